@@ -1,0 +1,37 @@
+# Everything runs in .venv, made on first use from setup.cfg alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test test-slow test-jax check format clean
+
+quickstart: $(VENV)/installed
+	$(BIN)/python examples/quickstart/quickstart.py
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+test-slow: $(VENV)/installed
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+# The core on its second backend: what needs TensorFlow is not collected.
+test-jax: $(VENV)/installed
+	$(BIN)/python -c "import jax" 2>/dev/null || $(BIN)/python -m pip install -q -e ".[jax]"
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not slow" tests/core
+
+check: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -q tests/test_documentation.py
+
+format: $(VENV)/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/installed: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV)

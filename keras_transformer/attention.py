@@ -1,0 +1,213 @@
+"""Scaled dot-product and multi-head attention, section 3.2."""
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_share
+from keras_transformer.masking import combine_masks
+from keras_transformer.masking import first_given
+
+# Added to a score that may not be attended. Finite, so that a row with
+# nothing to attend becomes an average instead of NaN; far below any score, so
+# that its share is exactly 0 in float32 elsewhere.
+MASKED_SCORE = -1e9
+
+
+def attention_weights(query, key, mask=None):
+    """Computes `softmax(Q K^T / sqrt(d_k))`, the weights of equation 1.
+
+    Args:
+        query: Float tensor `(B, N, T, H)`.
+        key: Float tensor `(B, N, S, H)`.
+        mask: Bool tensor that broadcasts to `(B, T, S)`, `True` where the
+            query may attend the key.
+
+    Returns:
+        Float32 tensor `(B, N, T, S)`, softmax in float32 whatever the policy.
+    """
+    query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+    scores = ops.cast(scores, "float32")  # (B, N, T, S)
+    if mask is not None:
+        bias = ops.where(mask, 0.0, MASKED_SCORE)  # (B, T, S)
+        scores = scores + ops.expand_dims(bias, 1)
+    return ops.softmax(scores, axis=-1)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(keras.layers.Layer):
+    """Attends keys from queries with several heads at once.
+
+    Section 3.2.2 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
+
+    `MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W^O`
+    `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`
+
+    All masks given are joined. A query with nothing to attend gets the
+    average of the values: finite, and without meaning. The Keras mask of
+    `query` passes through to the output.
+
+    For decoding token by token, `keys_and_values` computes what can be kept,
+    and `attend` attends to what was kept.
+
+    Args:
+        num_heads: Number `N` of heads; `h` in the paper.
+        hidden_dim: Size `D` of the output; `d_model` in the paper.
+        key_dim: Size of a head's queries and keys; `d_k` in the paper.
+            `hidden_dim / num_heads` by default.
+        value_dim: Size of a head's values; `d_v` in the paper. `key_dim` by
+            default.
+        dropout: Share of the attention weights to drop in training, in
+            `[0, 1)`. The paper has none; tensor2tensor has 0.1.
+        use_bias: Whether the four projections add a bias. The paper has none;
+            fairseq has.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        query: Float tensor of shape `(B, T, D)`, of any width.
+        value: Float tensor of shape `(B, S, D)`, of any width.
+        key: Float tensor of shape `(B, S, D)`; `value` by default.
+        value_mask: Bool tensor of shape `(B, S)`, `True` where `value` may be
+            attended. Keras fills it in where `value` carries a mask.
+        key_mask: The same for `key`.
+        attention_mask: Bool tensor of shape `(B, T, S)` or `(T, S)`, `True`
+            where the query may attend the key.
+        use_causal_mask: Whether a query attends only keys up to its position.
+        return_attention_scores: Whether to return the weights as well.
+        training: Whether dropout is on.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`; with `return_attention_scores` a
+        pair of it and the float32 weights of shape `(B, N, T, S)`.
+
+    Raises:
+        ValueError: If a size is not positive, `num_heads` does not divide
+            `hidden_dim` where `key_dim` is not given, `dropout` is not in
+            `[0, 1)`, or a mask has the wrong number of axes.
+
+    Example:
+    >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=8)
+    >>> query, value = keras.ops.ones((1, 5, 8)), keras.ops.ones((1, 7, 8))
+    >>> tuple(layer(query=query, value=value).shape)
+    (1, 5, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        hidden_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive(num_heads=num_heads, hidden_dim=hidden_dim)
+        if key_dim is None:
+            if hidden_dim % num_heads:
+                raise ValueError(
+                    "`hidden_dim` must be a multiple of `num_heads`. Received: "
+                    f"hidden_dim={hidden_dim}, num_heads={num_heads}. Pass "
+                    "`key_dim` for heads of another size."
+                )
+            key_dim = hidden_dim // num_heads
+        value_dim = key_dim if value_dim is None else value_dim
+        check_positive(key_dim=key_dim, value_dim=value_dim)
+        check_share(dropout=dropout)
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.supports_masking = True
+
+        common = {"use_bias": use_bias, "dtype": self.dtype_policy}
+        self.query_projection = keras.layers.Dense(
+            num_heads * key_dim, name="query", **common
+        )
+        self.key_projection = keras.layers.Dense(
+            num_heads * key_dim, name="key", **common
+        )
+        self.value_projection = keras.layers.Dense(
+            num_heads * value_dim, name="value", **common
+        )
+        self.output_projection = keras.layers.Dense(
+            hidden_dim, name="output", **common
+        )
+        self.attention_dropout = keras.layers.Dropout(
+            dropout, name="attention_dropout", dtype=self.dtype_policy
+        )
+
+    def build(self, query_shape, value_shape, key_shape=None):
+        self.query_projection.build(query_shape)
+        self.key_projection.build(key_shape or value_shape)
+        self.value_projection.build(value_shape)
+        self.output_projection.build(
+            (*query_shape[:-1], self.num_heads * self.value_dim)
+        )
+        super().build(query_shape)
+
+    def call(
+        self,
+        query,
+        value,
+        key=None,
+        value_mask=None,
+        key_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        return_attention_scores=False,
+        training=None,
+    ):
+        mask = combine_masks(
+            padding_mask=first_given(key_mask, value_mask),
+            attention_mask=attention_mask,
+            causal_length=ops.shape(query)[1] if use_causal_mask else None,
+        )
+        keys, values = self.keys_and_values(value, key)
+        output, weights = self.attend(query, keys, values, mask, training)
+        return (output, weights) if return_attention_scores else output
+
+    def keys_and_values(self, value, key=None):
+        """Projects `(B, S, D)` to keys and values, `(B, N, S, H)` each."""
+        key = value if key is None else key
+        return (
+            self._split_heads(self.key_projection(key), self.key_dim),
+            self._split_heads(self.value_projection(value), self.value_dim),
+        )
+
+    def attend(self, query, keys, values, mask=None, training=None):
+        """Attends projected keys and values, `(B, N, S, H)` each.
+
+        Returns:
+            The output `(B, T, D)` and the weights `(B, N, T, S)`.
+        """
+        query = self._split_heads(self.query_projection(query), self.key_dim)
+        weights = attention_weights(query, keys, mask)  # (B, N, T, S)
+        shares = ops.cast(weights, values.dtype)
+        shares = self.attention_dropout(shares, training=training)
+        heads = ops.matmul(shares, values)  # (B, N, T, H)
+        heads = ops.transpose(heads, (0, 2, 1, 3))
+        length = ops.shape(heads)[1]
+        heads = ops.reshape(
+            heads, (-1, length, self.num_heads * self.value_dim)
+        )
+        return self.output_projection(heads), weights
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+        }
+
+    def _split_heads(self, x, head_dim):
+        x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, head_dim))
+        return ops.transpose(x, (0, 2, 1, 3))  # (B, N, T, H)

@@ -1,0 +1,119 @@
+"""Checks of arguments, each with an error that says what to change."""
+
+import numbers
+import os
+
+import numpy as np
+
+
+def check_positive(**sizes: int):
+    """Raises unless every named size is an integer of at least 1."""
+    for name, size in sizes.items():
+        _check_integer(name, size)
+        if size < 1:
+            raise ValueError(
+                f"`{name}` must be at least 1. Received: {name}={size}."
+            )
+
+
+def check_not_negative(**sizes: int):
+    """Raises unless every named size is an integer of at least 0."""
+    for name, size in sizes.items():
+        _check_integer(name, size)
+        if size < 0:
+            raise ValueError(
+                f"`{name}` must not be negative. Received: {name}={size}."
+            )
+
+
+def check_share(**shares: float):
+    """Raises unless every named share is a number in `[0, 1)`."""
+    for name, share in shares.items():
+        if not isinstance(share, numbers.Real) or isinstance(share, bool):
+            raise TypeError(
+                f"`{name}` must be a number. Received: {name}={share!r} of "
+                f"type {type(share).__name__}."
+            )
+        if not 0 <= share < 1:
+            raise ValueError(
+                f"`{name}` must be in [0, 1). Received: {name}={share}."
+            )
+
+
+def check_choice(choices, **values):
+    """Raises unless every named value is one of `choices`."""
+    for name, value in values.items():
+        if value not in choices:
+            listed = ", ".join(repr(choice) for choice in choices)
+            raise ValueError(
+                f"`{name}` must be one of {listed}. Received: {name}={value!r}."
+            )
+
+
+def check_width(name: str, shape, hidden_dim: int):
+    """Raises unless the last axis of `shape` has `hidden_dim` units."""
+    if shape[-1] != hidden_dim:
+        raise ValueError(
+            f"`{name}` must be `hidden_dim` wide. Received: "
+            f"{name}.shape={tuple(shape)}, hidden_dim={hidden_dim}."
+        )
+
+
+def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
+    """Returns `ids` as an int32 array of shape `(B, T)`, or raises.
+
+    Args:
+        name: What the message calls the ids.
+        ids: Token ids as an array or nested list, shape `(B, T)`.
+        vocabulary_size: Size `V` of the vocabulary the ids come from.
+
+    Raises:
+        TypeError: If the ids are not integers.
+        ValueError: If `ids` is not a rectangle, or an id not in `[0, V)`.
+    """
+    try:
+        array = np.asarray(ids)
+    except ValueError:  # rows of unequal length
+        array = np.asarray(ids, dtype=object)
+    if array.ndim != 2:
+        raise ValueError(
+            f"`{name}` must have shape (B, T), shorter rows padded with 0. "
+            f"Received: {name}.shape={array.shape}."
+        )
+    whole = array.size == 0 or np.issubdtype(array.dtype, np.integer)
+    if not whole:
+        raise TypeError(
+            f"`{name}` must hold integers. Received: {name}.dtype="
+            f"{array.dtype}."
+        )
+    check_ids_in_range(name, array, vocabulary_size)
+    return array.astype("int32")
+
+
+def check_ids_in_range(name: str, ids, vocabulary_size: int):
+    """Raises `ValueError` unless every id of the array is in `[0, V)`."""
+    if np.size(ids) == 0:
+        return
+    for extreme in (np.min(ids), np.max(ids)):
+        if not 0 <= extreme < vocabulary_size:
+            raise ValueError(
+                f"`{name}` must be in [0, {vocabulary_size}), the ids of the "
+                f"vocabulary. Received: {name} with id {extreme}. Were the ids "
+                "made with another tokenizer?"
+            )
+
+
+def check_file(path) -> str:
+    """Returns `path` as a string, or raises `FileNotFoundError`."""
+    path = os.fspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"No such file: {path!r}.")
+    return path
+
+
+def _check_integer(name, value):
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+        raise TypeError(
+            f"`{name}` must be an integer. Received: {name}={value!r} of type "
+            f"{type(value).__name__}."
+        )

@@ -1,0 +1,413 @@
+"""Decoder layer and stack, section 3.1 and figure 1, right."""
+
+import keras
+from keras import ops
+
+from keras_transformer.add_norm import AddNorm
+from keras_transformer.add_norm import final_norm
+from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_share
+from keras_transformer.checks import check_width
+from keras_transformer.feed_forward import FeedForward
+from keras_transformer.masking import combine_masks
+from keras_transformer.masking import first_given
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class DecoderLayer(keras.layers.Layer):
+    """Applies causal self-attention, cross-attention and a feed-forward net.
+
+    Section 3.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
+    each of the three sublayers becomes `LayerNorm(x + Dropout(Sublayer(x)))`,
+    or `x + Dropout(Sublayer(LayerNorm(x)))` with `normalize_first`.
+
+    Keras masks on `inputs` and `encoded` are honoured; the one on `inputs`
+    passes through.
+
+    Args:
+        num_heads: Number `N` of attention heads; `h` in the paper.
+        hidden_dim: Size `D` of input and output; `d_model` in the paper.
+        intermediate_dim: Size `F` of the feed-forward layer; `d_ff`.
+        key_dim: Size of a head's keys; `hidden_dim / num_heads` by default.
+        value_dim: Size of a head's values; `key_dim` by default.
+        dropout: Share of each sublayer's output to drop in training, in
+            `[0, 1)`; `P_drop` in the paper.
+        attention_dropout: Share of the attention weights to drop. The paper
+            has none.
+        normalize_first: Whether to normalise before each sublayer.
+        activation: Keras activation of the feed-forward layer.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Float tensor of shape `(B, T, D)`.
+        encoded: Encoder output, float tensor of shape `(B, S, D)`.
+        padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
+            be attended.
+        encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
+            may be attended. Keras fills it in where `encoded` carries a mask.
+        return_attention_scores: Whether to return the weights of the
+            cross-attention as well.
+        training: Whether dropout is on.
+        inputs_mask: What Keras fills in from the mask that `inputs` carries,
+            used where `padding_mask` is not given.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`; with `return_attention_scores` a
+        pair of it and float32 weights of shape `(B, N, T, S)`.
+
+    Raises:
+        ValueError: If a size is not positive or does not divide, a share not
+            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
+            of axes.
+
+    Example:
+    >>> layer = DecoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)
+    >>> encoded = keras.ops.ones((2, 7, 8))
+    >>> tuple(layer(keras.ops.ones((2, 5, 8)), encoded).shape)
+    (2, 5, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        normalize_first: bool = False,
+        activation="relu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_share(dropout=dropout)
+        common = {"dtype": self.dtype_policy}
+        attention = {
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "key_dim": key_dim,
+            "value_dim": value_dim,
+            "dropout": attention_dropout,
+            **common,
+        }
+        self.self_attention = MultiHeadAttention(
+            name="self_attention", **attention
+        )
+        self.cross_attention = MultiHeadAttention(
+            name="cross_attention", **attention
+        )
+        self.feed_forward = FeedForward(
+            hidden_dim=hidden_dim,
+            intermediate_dim=intermediate_dim,
+            activation=activation,
+            name="feed_forward",
+            **common,
+        )
+        self.self_attention_add_norm = AddNorm(
+            dropout, normalize_first, name="self_attention_add_norm", **common
+        )
+        self.cross_attention_add_norm = AddNorm(
+            dropout, normalize_first, name="cross_attention_add_norm", **common
+        )
+        self.feed_forward_add_norm = AddNorm(
+            dropout, normalize_first, name="feed_forward_add_norm", **common
+        )
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.key_dim = self.self_attention.key_dim
+        self.value_dim = self.self_attention.value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.normalize_first = normalize_first
+        self.activation = self.feed_forward.activation
+        self.supports_masking = True
+
+    def build(self, inputs_shape, encoded_shape):
+        check_width("inputs", inputs_shape, self.hidden_dim)
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_add_norm.build(inputs_shape)
+        self.cross_attention.build(inputs_shape, encoded_shape)
+        self.cross_attention_add_norm.build(inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_add_norm.build(inputs_shape)
+        super().build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoded,
+        padding_mask=None,
+        encoded_mask=None,
+        return_attention_scores=False,
+        training=None,
+        inputs_mask=None,
+    ):
+        allowed = combine_masks(
+            first_given(padding_mask, inputs_mask),
+            causal_length=ops.shape(inputs)[1],
+        )
+        encoded_allowed = combine_masks(encoded_mask)
+        x = inputs
+        # 1. Self-attention over the target so far.
+        y = self.self_attention_add_norm.before(x)
+        y = self.self_attention(
+            query=y, value=y, attention_mask=allowed, training=training
+        )
+        x = self.self_attention_add_norm(x, y, training=training)
+        # 2. Cross-attention over the source.
+        y = self.cross_attention_add_norm.before(x)
+        y, weights = self.cross_attention(
+            query=y,
+            value=encoded,
+            attention_mask=encoded_allowed,
+            return_attention_scores=True,
+            training=training,
+        )
+        x = self.cross_attention_add_norm(x, y, training=training)
+        # 3. Feed-forward network.
+        y = self.feed_forward_add_norm.before(x)
+        y = self.feed_forward(y, training=training)
+        x = self.feed_forward_add_norm(x, y, training=training)
+        return (x, weights) if return_attention_scores else x
+
+    def step(self, inputs, position, cache, encoded_cache, encoded_mask=None):
+        """Computes one position, the same as `call` does for all.
+
+        Args:
+            inputs: Float tensor of shape `(B, 1, D)`.
+            position: Which position that is, scalar int32 tensor from 0.
+            cache: Keys and values of the positions before, `(B, N, L, H)`
+                each, for at most `L` positions.
+            encoded_cache: Keys and values of the encoder output, `(B, N, S,
+                H)` each, from `cross_attention.keys_and_values`.
+            encoded_mask: Bool tensor of shape `(B, S)`.
+
+        Returns:
+            Float tensor of shape `(B, 1, D)`, and `cache` with the position
+            written.
+        """
+        x = inputs
+        # 1. Self-attention over what was kept and this position.
+        y = self.self_attention_add_norm.before(x)
+        cache = tuple(
+            ops.slice_update(kept, (0, 0, position, 0), new)
+            for kept, new in zip(
+                cache, self.self_attention.keys_and_values(y), strict=True
+            )
+        )
+        so_far = ops.less_equal(ops.arange(ops.shape(cache[0])[2]), position)
+        so_far = ops.reshape(so_far, (1, 1, -1))  # (B, T, S)
+        y, _ = self.self_attention.attend(y, *cache, mask=so_far)
+        x = self.self_attention_add_norm(x, y)
+        # 2. Cross-attention over the source.
+        y = self.cross_attention_add_norm.before(x)
+        y, _ = self.cross_attention.attend(
+            y, *encoded_cache, mask=combine_masks(encoded_mask)
+        )
+        x = self.cross_attention_add_norm(x, y)
+        # 3. Feed-forward network.
+        y = self.feed_forward(self.feed_forward_add_norm.before(x))
+        return self.feed_forward_add_norm(x, y), cache
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalize_first": self.normalize_first,
+            "activation": keras.activations.serialize(self.activation),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Decoder(keras.layers.Layer):
+    """Applies a stack of decoder layers to embedded target tokens.
+
+    Section 3.1 and figure 1, right, of
+    [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762). With
+    `normalize_first` a last layer normalisation closes the stack. Keras masks
+    on `inputs` and `encoded` are honoured; the one on `inputs` passes through.
+
+    For decoding token by token: `start_cache`, `encoded_cache`, then `step`
+    for each position.
+
+    Args:
+        num_layers: Number of layers; `N` in the paper.
+        num_heads: Number `N` of attention heads; `h` in the paper.
+        hidden_dim: Size `D` of input and output; `d_model` in the paper.
+        intermediate_dim: Size `F` of the feed-forward layers; `d_ff`.
+        key_dim: Size of a head's keys; `hidden_dim / num_heads` by default.
+        value_dim: Size of a head's values; `key_dim` by default.
+        dropout: Share of each sublayer's output to drop in training, in
+            `[0, 1)`; `P_drop` in the paper.
+        attention_dropout: Share of the attention weights to drop. The paper
+            has none.
+        normalize_first: Whether to normalise before each sublayer.
+        activation: Keras activation of the feed-forward layers.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Float tensor of shape `(B, T, D)`.
+        encoded: Encoder output, float tensor of shape `(B, S, D)`.
+        padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
+            be attended.
+        encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
+            may be attended. Keras fills it in where `encoded` carries a mask.
+        return_attention_scores: Whether to return the weights of the
+            cross-attention as well.
+        training: Whether dropout is on.
+        inputs_mask: What Keras fills in from the mask that `inputs` carries,
+            used where `padding_mask` is not given.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`; with `return_attention_scores` a
+        pair of it and a list of float32 weights of shape `(B, N, T, S)`, one
+        a layer.
+
+    Raises:
+        ValueError: As for `DecoderLayer`.
+
+    Example:
+    >>> decoder = Decoder(
+    ...     num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=32
+    ... )
+    >>> encoded = keras.ops.ones((2, 7, 8))
+    >>> tuple(decoder(keras.ops.ones((2, 5, 8)), encoded).shape)
+    (2, 5, 8)
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        normalize_first: bool = False,
+        activation="relu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive(num_layers=num_layers)
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.normalize_first = normalize_first
+        self.activation = keras.activations.get(activation)
+        self.supports_masking = True
+        self.layers = [
+            DecoderLayer(
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                intermediate_dim=intermediate_dim,
+                key_dim=key_dim,
+                value_dim=value_dim,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                normalize_first=normalize_first,
+                activation=activation,
+                name=f"layer_{index}",
+                dtype=self.dtype_policy,
+            )
+            for index in range(num_layers)
+        ]
+        self.final_norm = final_norm(normalize_first, self.dtype_policy)
+
+    def build(self, inputs_shape, encoded_shape):
+        for layer in self.layers:
+            layer.build(inputs_shape, encoded_shape)
+        self.final_norm.build(inputs_shape)
+        super().build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        encoded,
+        padding_mask=None,
+        encoded_mask=None,
+        return_attention_scores=False,
+        training=None,
+        inputs_mask=None,
+    ):
+        padding_mask = first_given(padding_mask, inputs_mask)
+        x = inputs
+        scores = []
+        for layer in self.layers:
+            x, weights = layer(
+                x,
+                encoded,
+                padding_mask=padding_mask,
+                encoded_mask=encoded_mask,
+                return_attention_scores=True,
+                training=training,
+            )
+            scores.append(weights)
+        x = self.final_norm(x)
+        return (x, scores) if return_attention_scores else x
+
+    def start_cache(self, batch_size, max_length):
+        """Makes room for the keys and values of `max_length` positions.
+
+        Returns:
+            A list of pairs, one a layer, of zeros: keys `(B, N, L, H)` with
+            `L` the `max_length`, values alike.
+        """
+        return [
+            tuple(
+                ops.zeros(
+                    (batch_size, self.num_heads, max_length, head_dim),
+                    dtype=self.compute_dtype,
+                )
+                for head_dim in (layer.key_dim, layer.value_dim)
+            )
+            for layer in self.layers
+        ]
+
+    def encoded_cache(self, encoded):
+        """Projects the encoder output once: keys and values for each layer."""
+        return [
+            layer.cross_attention.keys_and_values(encoded)
+            for layer in self.layers
+        ]
+
+    def step(self, inputs, position, cache, encoded_cache, encoded_mask=None):
+        """Computes one position through all layers; see `DecoderLayer.step`."""
+        x = inputs
+        kept = []
+        for layer, own, source in zip(
+            self.layers, cache, encoded_cache, strict=True
+        ):
+            x, own = layer.step(x, position, own, source, encoded_mask)
+            kept.append(own)
+        return self.final_norm(x), kept
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalize_first": self.normalize_first,
+            "activation": keras.activations.serialize(self.activation),
+        }

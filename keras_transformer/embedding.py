@@ -1,0 +1,95 @@
+"""Token embedding and the output projection tied to it, section 3.4."""
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_width
+from keras_transformer.masking import padding_mask
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenEmbedding(keras.layers.Layer):
+    """Turns token ids into vectors, and vectors into logits over tokens.
+
+    Section 3.4 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
+    one matrix `E` of shape `(V, D)` serves both ways. Ids are looked up and
+    scaled by `sqrt(D)`; with `reverse=True` the layer computes `x E^T`, the
+    linear transformation before the softmax. Share the layer object to share
+    the matrix between source, target and output.
+
+    The matrix starts with a standard deviation of `D^-0.5`, so that scaled
+    embeddings and logits both start near unit variance (tensor2tensor).
+
+    Args:
+        vocabulary_size: Number `V` of tokens.
+        hidden_dim: Size `D` of a vector; `d_model` in the paper.
+        mask_zero: Whether the output carries a Keras mask that hides id 0,
+            the padding.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Int tensor of ids, shape `(B, T)`; float tensor of shape
+            `(B, T, D)` or `(B, D)` with `reverse=True`.
+        reverse: Whether to compute logits from vectors.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`; logits, the last axis `V` wide,
+        with `reverse=True`.
+
+    Raises:
+        ValueError: If a size is not positive, or `inputs` not `D` wide with
+            `reverse=True`.
+
+    Example:
+    >>> layer = TokenEmbedding(vocabulary_size=13, hidden_dim=8)
+    >>> vectors = layer(keras.ops.array([[4, 7, 0]]))
+    >>> tuple(vectors.shape), tuple(layer(vectors, reverse=True).shape)
+    ((1, 3, 8), (1, 3, 13))
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        hidden_dim: int,
+        mask_zero: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
+        self.vocabulary_size = vocabulary_size
+        self.hidden_dim = hidden_dim
+        self.mask_zero = mask_zero
+        self.supports_masking = True
+
+    def build(self, inputs_shape=None):
+        self.embeddings = self.add_weight(
+            shape=(self.vocabulary_size, self.hidden_dim),
+            initializer=keras.initializers.RandomNormal(
+                stddev=self.hidden_dim**-0.5
+            ),
+            name="embeddings",
+        )
+        super().build(inputs_shape)
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            check_width("inputs", inputs.shape, self.hidden_dim)
+            inputs = ops.cast(inputs, self.compute_dtype)
+            return ops.matmul(inputs, ops.transpose(self.embeddings))
+        vectors = ops.take(
+            self.embeddings, ops.cast(inputs, "int32"), axis=0
+        )  # (B, T, D)
+        return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        return padding_mask(inputs) if self.mask_zero and is_ids else None
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "hidden_dim": self.hidden_dim,
+            "mask_zero": self.mask_zero,
+        }

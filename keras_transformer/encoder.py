@@ -1,0 +1,289 @@
+"""Encoder layer and stack, section 3.1 and figure 1, left."""
+
+import keras
+
+from keras_transformer.add_norm import AddNorm
+from keras_transformer.add_norm import final_norm
+from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_share
+from keras_transformer.checks import check_width
+from keras_transformer.feed_forward import FeedForward
+from keras_transformer.masking import combine_masks
+from keras_transformer.masking import first_given
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class EncoderLayer(keras.layers.Layer):
+    """Applies self-attention and a feed-forward network, with residuals.
+
+    Section 3.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
+    each of the two sublayers becomes `LayerNorm(x + Dropout(Sublayer(x)))`,
+    or `x + Dropout(Sublayer(LayerNorm(x)))` with `normalize_first`.
+
+    A Keras mask on `inputs` is honoured and passes through.
+
+    Args:
+        num_heads: Number `N` of attention heads; `h` in the paper.
+        hidden_dim: Size `D` of input and output; `d_model` in the paper.
+        intermediate_dim: Size `F` of the feed-forward layer; `d_ff`.
+        key_dim: Size of a head's keys; `hidden_dim / num_heads` by default.
+        value_dim: Size of a head's values; `key_dim` by default.
+        dropout: Share of each sublayer's output to drop in training, in
+            `[0, 1)`; `P_drop` in the paper.
+        attention_dropout: Share of the attention weights to drop. The paper
+            has none.
+        normalize_first: Whether to normalise before each sublayer.
+        activation: Keras activation of the feed-forward layer.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Float tensor of shape `(B, S, D)`.
+        padding_mask: Bool tensor of shape `(B, S)`, `True` where `inputs` may
+            be attended.
+        attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
+            where a position may attend another; joined with the padding.
+        training: Whether dropout is on.
+        mask: What Keras fills in from the mask that `inputs` carries, used
+            where `padding_mask` is not given.
+        inputs_mask: The name Keras uses for it beside other tensors.
+
+    Returns:
+        Float tensor of shape `(B, S, D)`.
+
+    Raises:
+        ValueError: If a size is not positive or does not divide, a share not
+            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
+            of axes.
+
+    Example:
+    >>> layer = EncoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)
+    >>> tuple(layer(keras.ops.ones((2, 7, 8))).shape)
+    (2, 7, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        normalize_first: bool = False,
+        activation="relu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_share(dropout=dropout)
+        common = {"dtype": self.dtype_policy}
+        self.self_attention = MultiHeadAttention(
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            key_dim=key_dim,
+            value_dim=value_dim,
+            dropout=attention_dropout,
+            name="self_attention",
+            **common,
+        )
+        self.feed_forward = FeedForward(
+            hidden_dim=hidden_dim,
+            intermediate_dim=intermediate_dim,
+            activation=activation,
+            name="feed_forward",
+            **common,
+        )
+        self.self_attention_add_norm = AddNorm(
+            dropout, normalize_first, name="self_attention_add_norm", **common
+        )
+        self.feed_forward_add_norm = AddNorm(
+            dropout, normalize_first, name="feed_forward_add_norm", **common
+        )
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.key_dim = self.self_attention.key_dim
+        self.value_dim = self.self_attention.value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.normalize_first = normalize_first
+        self.activation = self.feed_forward.activation
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        check_width("inputs", inputs_shape, self.hidden_dim)
+        self.self_attention.build(inputs_shape, inputs_shape)
+        self.self_attention_add_norm.build(inputs_shape)
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_add_norm.build(inputs_shape)
+        super().build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        training=None,
+        mask=None,
+        inputs_mask=None,
+    ):
+        allowed = combine_masks(
+            first_given(padding_mask, inputs_mask, mask), attention_mask
+        )
+        x = inputs
+        y = self.self_attention_add_norm.before(x)
+        y = self.self_attention(
+            query=y, value=y, attention_mask=allowed, training=training
+        )
+        x = self.self_attention_add_norm(x, y, training=training)
+        y = self.feed_forward_add_norm.before(x)
+        y = self.feed_forward(y, training=training)
+        return self.feed_forward_add_norm(x, y, training=training)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalize_first": self.normalize_first,
+            "activation": keras.activations.serialize(self.activation),
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Encoder(keras.layers.Layer):
+    """Applies a stack of encoder layers to embedded source tokens.
+
+    Section 3.1 and figure 1, left, of
+    [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762). With
+    `normalize_first` a last layer normalisation closes the stack. A Keras
+    mask on `inputs` is honoured and passes through.
+
+    Args:
+        num_layers: Number of layers; `N` in the paper.
+        num_heads: Number `N` of attention heads; `h` in the paper.
+        hidden_dim: Size `D` of input and output; `d_model` in the paper.
+        intermediate_dim: Size `F` of the feed-forward layers; `d_ff`.
+        key_dim: Size of a head's keys; `hidden_dim / num_heads` by default.
+        value_dim: Size of a head's values; `key_dim` by default.
+        dropout: Share of each sublayer's output to drop in training, in
+            `[0, 1)`; `P_drop` in the paper.
+        attention_dropout: Share of the attention weights to drop. The paper
+            has none.
+        normalize_first: Whether to normalise before each sublayer.
+        activation: Keras activation of the feed-forward layers.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Float tensor of shape `(B, S, D)`.
+        padding_mask: Bool tensor of shape `(B, S)`, `True` where `inputs` may
+            be attended.
+        attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
+            where a position may attend another; joined with the padding.
+        training: Whether dropout is on.
+        mask: What Keras fills in from the mask that `inputs` carries, used
+            where `padding_mask` is not given.
+        inputs_mask: The name Keras uses for it beside other tensors.
+
+    Returns:
+        Float tensor of shape `(B, S, D)`; `encoded` elsewhere.
+
+    Raises:
+        ValueError: As for `EncoderLayer`.
+
+    Example:
+    >>> encoder = Encoder(
+    ...     num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=32
+    ... )
+    >>> tuple(encoder(keras.ops.ones((2, 7, 8))).shape)
+    (2, 7, 8)
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        intermediate_dim: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        normalize_first: bool = False,
+        activation="relu",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive(num_layers=num_layers)
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.normalize_first = normalize_first
+        self.activation = keras.activations.get(activation)
+        self.supports_masking = True
+        self.layers = [
+            EncoderLayer(
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                intermediate_dim=intermediate_dim,
+                key_dim=key_dim,
+                value_dim=value_dim,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                normalize_first=normalize_first,
+                activation=activation,
+                name=f"layer_{index}",
+                dtype=self.dtype_policy,
+            )
+            for index in range(num_layers)
+        ]
+        self.final_norm = final_norm(normalize_first, self.dtype_policy)
+
+    def build(self, inputs_shape):
+        for layer in self.layers:
+            layer.build(inputs_shape)
+        self.final_norm.build(inputs_shape)
+        super().build(inputs_shape)
+
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        training=None,
+        mask=None,
+        inputs_mask=None,
+    ):
+        allowed = combine_masks(
+            first_given(padding_mask, inputs_mask, mask), attention_mask
+        )
+        x = inputs
+        for layer in self.layers:
+            x = layer(x, attention_mask=allowed, training=training)
+        return self.final_norm(x)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalize_first": self.normalize_first,
+            "activation": keras.activations.serialize(self.activation),
+        }

@@ -1,0 +1,174 @@
+"""Positional encoding, section 3.5."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_width
+
+LAYOUTS = ("interleaved", "concatenated")
+
+
+def sinusoids(positions, hidden_dim: int, layout: str = "interleaved"):
+    """Computes the sinusoids of section 3.5 for the given positions.
+
+    `PE(pos, 2i) = sin(pos / 10000^(2i / D))` and
+    `PE(pos, 2i + 1) = cos(pos / 10000^(2i / D))` in the `"interleaved"`
+    layout. The `"concatenated"` layout of tensor2tensor and Marian has all
+    sines first, then all cosines, with wavelengths that end at exactly
+    10000 * 2 pi: `10000^(i / (D / 2 - 1))`.
+
+    Args:
+        positions: Float32 tensor of shape `(T,)`, in tokens from 0.
+        hidden_dim: Size `D`; an odd one ends with a sine (`"interleaved"`)
+            or a zero (`"concatenated"`).
+        layout: `"interleaved"` or `"concatenated"`.
+
+    Returns:
+        Float32 tensor of shape `(T, D)`.
+    """
+    if layout == "interleaved":
+        pairs = (hidden_dim + 1) // 2
+        steps = hidden_dim / 2
+    else:
+        pairs = hidden_dim // 2
+        steps = max(pairs - 1, 1)
+    exponents = ops.arange(pairs, dtype="float32") / steps
+    frequencies = ops.exp(exponents * -math.log(10_000.0))
+    angles = ops.expand_dims(positions, 1) * frequencies  # (T, D / 2)
+    if layout == "interleaved":
+        encoding = ops.stack([ops.sin(angles), ops.cos(angles)], axis=-1)
+        encoding = ops.reshape(encoding, (-1, 2 * pairs))
+        return encoding[:, :hidden_dim]
+    encoding = ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)
+    return ops.pad(encoding, ((0, 0), (0, hidden_dim - 2 * pairs)))
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class SinusoidalPositionalEncoding(keras.layers.Layer):
+    """Adds sinusoids of the position to embedded tokens.
+
+    Section 3.5 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
+    Computed in float32 under every dtype policy and cast once, after the sum:
+    in bfloat16 a position past 256 would not even be a whole number. No
+    length limit, no weights. A mask on the input passes through unchanged.
+
+    Args:
+        layout: `"interleaved"` as in the paper, sine and cosine by turns, or
+            `"concatenated"`, all sines first, as in tensor2tensor and Marian.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Float tensor of shape `(B, T, D)`.
+        start_position: Position of the first token, in tokens from 0; an
+            integer or a scalar int32 tensor.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`.
+
+    Raises:
+        ValueError: If `layout` is not one of the two.
+
+    Example:
+    >>> layer = SinusoidalPositionalEncoding()
+    >>> tuple(layer(keras.ops.zeros((2, 5, 8))).shape)
+    (2, 5, 8)
+    """
+
+    def __init__(self, layout: str = "interleaved", **kwargs):
+        super().__init__(**kwargs)
+        check_choice(LAYOUTS, layout=layout)
+        self.layout = layout
+        self.supports_masking = True
+
+    def call(self, inputs, start_position=0):
+        length = ops.shape(inputs)[1]
+        positions = _positions(start_position, length)
+        encoding = sinusoids(
+            ops.cast(positions, "float32"), inputs.shape[-1], self.layout
+        )
+        x = ops.cast(inputs, "float32") + encoding  # (B, T, D) + (T, D)
+        return ops.cast(x, self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "layout": self.layout}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LearnedPositionalEncoding(keras.layers.Layer):
+    """Adds a learned vector for each position to embedded tokens.
+
+    Row E of Table 3 of
+    [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762). A mask on the
+    input passes through unchanged.
+
+    Args:
+        max_length: Number of positions that have a vector, in tokens.
+        hidden_dim: Size `D` of input and output; `d_model` in the paper.
+        **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Float tensor of shape `(B, T, D)`, `T` at most `max_length`.
+        start_position: Position of the first token, in tokens from 0; an
+            integer or a scalar int32 tensor. A tensor past the end is not
+            seen before the graph runs, and repeats the last vectors.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`.
+
+    Raises:
+        ValueError: If a size is not positive, `inputs` not `D` wide, or
+            longer than `max_length`.
+
+    Example:
+    >>> layer = LearnedPositionalEncoding(max_length=16, hidden_dim=8)
+    >>> tuple(layer(keras.ops.zeros((2, 5, 8))).shape)
+    (2, 5, 8)
+    """
+
+    def __init__(self, max_length: int, hidden_dim: int, **kwargs):
+        super().__init__(**kwargs)
+        check_positive(max_length=max_length, hidden_dim=hidden_dim)
+        self.max_length = max_length
+        self.hidden_dim = hidden_dim
+        self.supports_masking = True
+
+    def build(self, inputs_shape):
+        check_width("inputs", inputs_shape, self.hidden_dim)
+        self.position_embeddings = self.add_weight(
+            shape=(self.max_length, self.hidden_dim),
+            initializer=keras.initializers.RandomNormal(self.hidden_dim**-0.5),
+            name="position_embeddings",
+        )
+        super().build(inputs_shape)
+
+    def call(self, inputs, start_position=0):
+        self._check_length(inputs.shape[1], start_position)
+        positions = _positions(start_position, ops.shape(inputs)[1])
+        positions = ops.minimum(positions, self.max_length - 1)
+        encoding = ops.take(self.position_embeddings, positions, axis=0)
+        x = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")
+        return ops.cast(x, self.compute_dtype)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "max_length": self.max_length,
+            "hidden_dim": self.hidden_dim,
+        }
+
+    def _check_length(self, length, start_position):
+        known = isinstance(length, int) and isinstance(start_position, int)
+        if known and start_position + length > self.max_length:
+            raise ValueError(
+                "`inputs` must not be longer than `max_length`. Received: "
+                f"length={start_position + length}, "
+                f"max_length={self.max_length}."
+            )
+
+
+def _positions(start_position, length):
+    return ops.cast(start_position, "int32") + ops.arange(length, dtype="int32")

@@ -1,0 +1,121 @@
+"""Cross-entropy with label smoothing, section 5.4."""
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_share
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class LabelSmoothedCrossentropy(keras.losses.Loss):
+    """Cross-entropy of logits against smoothed token ids, in nats per token.
+
+    Section 5.4 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762),
+    smoothing as in [Szegedy et al., 2015](https://arxiv.org/abs/1512.00567):
+    the right token has a share of `1 - e`, and `e` is spread over all `V`
+    tokens. Computed in float32 in closed form, without one-hot labels of
+    shape `(B, T, V)`:
+
+    `loss = logsumexp(z) - (1 - e) z_label - e mean(z)`
+
+    The default reduction is the exact mean over real tokens: padding has
+    weight 0, either by the `sample_weight` that `translation_dataset` gives
+    or by the mask that `Transformer` puts on its logits.
+
+    Args:
+        label_smoothing: Share `e` of the label to spread, in `[0, 1)`;
+            `epsilon_ls` in the paper, 0.1 there.
+        reduction: As for `keras.losses.Loss`.
+        name: Name of the loss.
+        dtype: Dtype policy of the loss.
+
+    Call arguments:
+        y_true: Int tensor `(B, T)`, the ids that follow each position.
+        y_pred: Float tensor `(B, T, V)`, logits.
+        sample_weight: Float tensor `(B, T)`, 0 at padding.
+
+    Returns:
+        Scalar float32 tensor, in nats per target token.
+
+    Raises:
+        ValueError: If `label_smoothing` is not in `[0, 1)`.
+
+    Example:
+    >>> loss = LabelSmoothedCrossentropy(0.1)
+    >>> logits = keras.ops.array([[[0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]])
+    >>> round(float(loss([[1, 2]], logits)), 4)
+    0.3027
+    """
+
+    def __init__(
+        self,
+        label_smoothing: float = 0.1,
+        reduction: str = "mean_with_sample_weight",
+        name: str = "label_smoothed_crossentropy",
+        dtype=None,
+    ):
+        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        check_share(label_smoothing=label_smoothing)
+        self.label_smoothing = label_smoothing
+
+    def call(self, y_true, y_pred):
+        ids = ops.cast(y_true, "int32")
+        return smoothed_crossentropy(ids, y_pred, self.label_smoothing)
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {
+            **super().get_config(),
+            "label_smoothing": self.label_smoothing,
+        }
+
+
+def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
+    """Computes the loss of each token together with its gradient.
+
+    The gradient is `softmax(z) - (1 - e) [label] - e / V`. Given here, it
+    takes two passes over the `(B, T, V)` logits; the one derived from the
+    formula, four.
+
+    Args:
+        ids: Int32 tensor `(B, T)`.
+        logits: Float tensor `(B, T, V)`.
+        label_smoothing: Share `e`.
+
+    Returns:
+        Float32 tensor `(B, T)`, in nats.
+    """
+
+    @ops.custom_gradient
+    def crossentropy(logits):
+        dtype = logits.dtype
+        logits = ops.cast(logits, "float32")
+        label_logits = logits_of(ids, logits)  # (B, T)
+        normalizer = ops.logsumexp(logits, axis=-1)
+        loss = normalizer - label_logits
+        if label_smoothing:
+            spread = label_logits - ops.mean(logits, axis=-1)
+            loss = loss + label_smoothing * spread
+
+        def gradient(upstream):
+            shares = ops.exp(logits - ops.expand_dims(normalizer, -1))
+            vocabulary_size = logits.shape[-1]
+            is_label = ops.equal(
+                ops.arange(vocabulary_size), ops.expand_dims(ids, -1)
+            )
+            shares = shares - label_smoothing / vocabulary_size
+            shares = ops.where(
+                is_label, shares - (1.0 - label_smoothing), shares
+            )
+            shares = shares * ops.expand_dims(upstream, -1)
+            return ops.cast(shares, dtype)
+
+        return loss, gradient
+
+    return crossentropy(ops.convert_to_tensor(logits))
+
+
+def logits_of(ids, logits):
+    """Picks the logits `(B, T)` of ids `(B, T)` out of `(B, T, V)`."""
+    ids = ops.expand_dims(ops.cast(ids, "int32"), -1)
+    return ops.squeeze(ops.take_along_axis(logits, ids, axis=-1), -1)

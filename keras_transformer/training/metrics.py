@@ -1,0 +1,85 @@
+"""Metrics per real token: padding never counts."""
+
+import keras
+from keras import ops
+
+from keras_transformer.masking import padding_mask
+from keras_transformer.training.loss import smoothed_crossentropy
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class TokenAccuracy(keras.metrics.Mean):
+    """Share of the target tokens whose logit is the highest, in `[0, 1]`.
+
+    Labels with id 0 are padding and do not count, with or without weights.
+
+    Args:
+        name: Name of the metric.
+        dtype: Dtype of the result.
+
+    Example:
+    >>> metric = TokenAccuracy()
+    >>> logits = keras.ops.array([[[0.0, 4.0, 0.0], [0.0, 4.0, 0.0]]])
+    >>> metric.update_state(keras.ops.array([[1, 2]]), logits)
+    >>> float(metric.result())
+    0.5
+    """
+
+    def __init__(self, name: str = "token_accuracy", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Counts in labels `(B, T)` and logits `(B, T, V)`."""
+        y_true = ops.cast(y_true, "int32")
+        chosen = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        hits = ops.cast(ops.equal(chosen, y_true), "float32")
+        super().update_state(hits, _weights(y_true, sample_weight))
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {"name": self.name, "dtype": self.dtype}
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Perplexity(keras.metrics.Mean):
+    """Exponential of the mean cross-entropy per target token, unsmoothed.
+
+    Labels with id 0 are padding and do not count, with or without weights.
+
+    Args:
+        name: Name of the metric.
+        dtype: Dtype of the result.
+
+    Example:
+    >>> metric = Perplexity()
+    >>> logits = keras.ops.ones((1, 2, 3))
+    >>> metric.update_state(keras.ops.array([[1, 2]]), logits)
+    >>> round(float(metric.result()), 4)
+    3.0
+    """
+
+    def __init__(self, name: str = "perplexity", dtype=None):
+        super().__init__(name=name, dtype=dtype)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Counts in labels `(B, T)` and logits `(B, T, V)`."""
+        nats = smoothed_crossentropy(ops.cast(y_true, "int32"), y_pred)
+        super().update_state(nats, _weights(y_true, sample_weight))
+
+    def result(self):
+        """Returns the perplexity, at least 1."""
+        return ops.exp(super().result())
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {"name": self.name, "dtype": self.dtype}
+
+
+def _weights(y_true, sample_weight):
+    weights = ops.cast(padding_mask(y_true), "float32")  # (B, T)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, "float32")
+    if len(sample_weight.shape) == 1:  # a weight for each sentence
+        sample_weight = ops.expand_dims(sample_weight, 1)
+    return weights * sample_weight

@@ -1,0 +1,567 @@
+"""The whole model: section 3 and figure 1."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_ids
+from keras_transformer.checks import check_ids_in_range
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_share
+from keras_transformer.decoder import Decoder
+from keras_transformer.embedding import TokenEmbedding
+from keras_transformer.encoder import Encoder
+from keras_transformer.masking import PAD_TOKEN_ID
+from keras_transformer.masking import padding_mask
+from keras_transformer.positional_encoding import LearnedPositionalEncoding
+from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
+from keras_transformer.search import GreedySearch
+
+# Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
+# (https://aclanthology.org/2021.acl-long.480), for small data.
+PRESETS = {
+    "tiny": {
+        "num_layers": 4,
+        "num_heads": 4,
+        "hidden_dim": 128,
+        "intermediate_dim": 256,
+        "dropout": 0.3,
+    },
+    "base": {
+        "num_layers": 6,
+        "num_heads": 8,
+        "hidden_dim": 512,
+        "intermediate_dim": 2048,
+        "dropout": 0.1,
+    },
+    "big": {
+        "num_layers": 6,
+        "num_heads": 16,
+        "hidden_dim": 1024,
+        "intermediate_dim": 4096,
+        "dropout": 0.3,
+    },
+}
+
+# Section 6.1: the output may be so much longer than the input, in tokens.
+EXTRA_LENGTH = 50
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Transformer(keras.Model):
+    """The encoder-decoder of "Attention Is All You Need".
+
+    [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3. Token
+    ids in, logits of the next target token out. Masks come from the ids: id 0
+    is padding. One matrix serves source embedding, target embedding and
+    output projection (section 3.4) unless told otherwise.
+
+    The model is built when it is made: `summary()` and `count_params()` work
+    at once.
+
+    Args:
+        vocabulary_size: Number `V` of target tokens, of source tokens too.
+        num_layers: Number of layers on each side; `N` in the paper.
+        num_heads: Number `N` of attention heads; `h` in the paper.
+        hidden_dim: Size `D` of the vectors; `d_model` in the paper.
+        intermediate_dim: Size `F` of the feed-forward layers; `d_ff`.
+        key_dim: Size of a head's keys; `hidden_dim / num_heads` by default.
+        value_dim: Size of a head's values; `key_dim` by default.
+        dropout: Share of each sublayer's output, and of the embedded tokens,
+            to drop in training, in `[0, 1)`; `P_drop` in the paper.
+        attention_dropout: Share of the attention weights to drop. The paper
+            has none.
+        normalize_first: Whether to normalise before each sublayer. The paper
+            normalises after.
+        activation: Keras activation of the feed-forward layers.
+        positional_encoding: `"interleaved"` or `"concatenated"` sinusoids
+            (see `SinusoidalPositionalEncoding`), or `"learned"`.
+        max_length: Longest source and target in tokens; needed for learned
+            positions, and no limit by default for sinusoids.
+        source_vocabulary_size: Number of source tokens where they are not
+            the target's; the source then has an embedding of its own.
+        tie_source: Whether source and target share one embedding. By default
+            where they share a vocabulary.
+        tie_output: Whether the output projection is the target embedding.
+        start_token_id: The token that starts a target.
+        end_token_id: The token that ends a source and a target.
+        **kwargs: `name` and `dtype`, for `keras.Model`.
+
+    Call arguments:
+        inputs: `{"source_ids": (B, S), "target_ids": (B, T)}`, int32. Targets
+            begin with the start token; position `t` of the output belongs to
+            token `t + 1` of the target.
+        training: Whether dropout is on.
+
+    Returns:
+        Logits of shape `(B, T, V)`.
+
+    Raises:
+        ValueError: If a size is not positive or does not divide, a share not
+            in `[0, 1)`, or `tie_source` is asked for two vocabularies.
+
+    Example:
+    >>> model = Transformer(
+    ...     vocabulary_size=13,
+    ...     num_layers=2,
+    ...     num_heads=2,
+    ...     hidden_dim=8,
+    ...     intermediate_dim=32,
+    ... )
+    >>> ids = {
+    ...     "source_ids": keras.ops.array([[4, 5, 3]]),
+    ...     "target_ids": keras.ops.array([[2, 6, 7, 8]]),
+    ... }
+    >>> tuple(model(ids).shape)
+    (1, 4, 13)
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        num_layers: int = 6,
+        num_heads: int = 8,
+        hidden_dim: int = 512,
+        intermediate_dim: int = 2048,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+        normalize_first: bool = False,
+        activation="relu",
+        positional_encoding: str = "interleaved",
+        max_length: int | None = None,
+        source_vocabulary_size: int | None = None,
+        tie_source: bool | None = None,
+        tie_output: bool = True,
+        start_token_id: int = 2,
+        end_token_id: int = 3,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
+        check_share(dropout=dropout)
+        if source_vocabulary_size is None:
+            source_vocabulary_size = vocabulary_size
+        same_vocabulary = source_vocabulary_size == vocabulary_size
+        if tie_source is None:
+            tie_source = same_vocabulary
+        if tie_source and not same_vocabulary:
+            raise ValueError(
+                "`tie_source` must be False where source and target have "
+                "vocabularies of their own. Received: tie_source=True, "
+                f"vocabulary_size={vocabulary_size}, "
+                f"source_vocabulary_size={source_vocabulary_size}."
+            )
+        for name, token_id in (
+            ("start_token_id", start_token_id),
+            ("end_token_id", end_token_id),
+        ):
+            check_positive(**{name: token_id})
+            check_ids_in_range(name, token_id, vocabulary_size)
+
+        self.vocabulary_size = vocabulary_size
+        self.source_vocabulary_size = source_vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.key_dim = key_dim
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.normalize_first = normalize_first
+        self.activation = keras.activations.get(activation)
+        self.positional_encoding = positional_encoding
+        self.max_length = max_length
+        self.tie_source = tie_source
+        self.tie_output = tie_output
+        self.start_token_id = start_token_id
+        self.end_token_id = end_token_id
+
+        common = {"dtype": self.dtype_policy}
+        stack = {
+            "num_layers": num_layers,
+            "num_heads": num_heads,
+            "hidden_dim": hidden_dim,
+            "intermediate_dim": intermediate_dim,
+            "key_dim": key_dim,
+            "value_dim": value_dim,
+            "dropout": dropout,
+            "attention_dropout": attention_dropout,
+            "normalize_first": normalize_first,
+            "activation": activation,
+            **common,
+        }
+        self.target_embedding = TokenEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            name="token_embedding" if tie_source else "target_embedding",
+            **common,
+        )
+        self.source_embedding = self.target_embedding
+        if not tie_source:
+            self.source_embedding = TokenEmbedding(
+                source_vocabulary_size,
+                hidden_dim,
+                name="source_embedding",
+                **common,
+            )
+        self.source_positions = self._positions("source_positions")
+        self.target_positions = self._positions("target_positions")
+        self.embedding_dropout = keras.layers.Dropout(
+            dropout, name="embedding_dropout", **common
+        )
+        self.encoder = Encoder(name="encoder", **stack)
+        self.decoder = Decoder(name="decoder", **stack)
+        self.output_projection = None
+        if not tie_output:
+            self.output_projection = keras.layers.Dense(
+                vocabulary_size,
+                use_bias=False,
+                name="output_projection",
+                **common,
+            )
+        self._generators = _Generators(self)
+        self.build()
+
+    @classmethod
+    def from_preset(cls, preset: str, vocabulary_size: int, **overrides):
+        """Makes an untrained model of a named size.
+
+        Args:
+            preset: `"tiny"` (4+4 layers, 128 wide), `"base"` or `"big"` (the
+                paper's, Table 3).
+            vocabulary_size: Number `V` of tokens.
+            **overrides: Arguments of the class that differ from the preset.
+
+        Raises:
+            ValueError: If there is no such preset.
+
+        Example:
+        >>> Transformer.from_preset("base", 37_000).count_params()
+        63045632
+        """
+        check_choice(tuple(PRESETS), preset=preset)
+        return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
+
+    def build(self, inputs_shape=None):
+        vectors_shape = (None, None, self.hidden_dim)
+        for layer in (self.source_embedding, self.target_embedding):
+            if not layer.built:
+                layer.build((None, None))
+        self.source_positions.build(vectors_shape)
+        self.target_positions.build(vectors_shape)
+        self.encoder.build(vectors_shape)
+        self.decoder.build(vectors_shape, vectors_shape)
+        if self.output_projection is not None:
+            self.output_projection.build(vectors_shape)
+        super().build(inputs_shape)
+
+    def call(self, inputs, training=None):
+        source_ids = ops.cast(inputs["source_ids"], "int32")
+        target_ids = ops.cast(inputs["target_ids"], "int32")
+        encoded = self.encode(source_ids, training=training)  # (B, S, D)
+        x = self._decode(
+            target_ids, encoded, padding_mask(source_ids), training=training
+        )
+        return self.project(x)  # (B, T, V)
+
+    def compute_mask(self, inputs, previous_mask=None):
+        """Marks the logits of real tokens, so that losses skip padding."""
+        return padding_mask(inputs["target_ids"])
+
+    def encode(self, source_ids, training=None):
+        """Computes `encoded` `(B, S, D)` from source ids `(B, S)` int32."""
+        x = self.source_positions(self.source_embedding(source_ids))
+        x = self.embedding_dropout(x, training=training)
+        return self.encoder(
+            x, padding_mask=padding_mask(source_ids), training=training
+        )
+
+    def project(self, x):
+        """Computes logits, the last axis `V` wide, from decoder output."""
+        if self.output_projection is not None:
+            return self.output_projection(x)
+        return self.target_embedding(x, reverse=True)
+
+    def cross_attention(self, inputs):
+        """Computes what each target position looks at in the source.
+
+        Args:
+            inputs: As for the model itself.
+
+        Returns:
+            A list of float32 weights of shape `(B, N, T, S)`, one a layer.
+            Each row sums to 1 over `S`.
+        """
+        source_ids = ops.cast(inputs["source_ids"], "int32")
+        _, scores = self._decode(
+            ops.cast(inputs["target_ids"], "int32"),
+            self.encode(source_ids),
+            padding_mask(source_ids),
+            return_attention_scores=True,
+        )
+        return scores
+
+    def decode_step(
+        self, token_ids, position, cache, encoded_cache, encoded_mask
+    ):
+        """Computes the logits that follow one more target token.
+
+        Args:
+            token_ids: Int32 tensor `(B,)`, the tokens chosen last.
+            position: Their position, scalar int32 tensor from 0.
+            cache: From `decoder.start_cache`, or the step before.
+            encoded_cache: From `decoder.encoded_cache`.
+            encoded_mask: Bool tensor `(B, S)`, the source's padding mask.
+
+        Returns:
+            Float32 logits `(B, V)` and the cache for the next step.
+        """
+        x = self.target_embedding(ops.expand_dims(token_ids, 1))  # (B, 1, D)
+        x = self.target_positions(x, start_position=position)
+        x, cache = self.decoder.step(
+            x, position, cache, encoded_cache, encoded_mask
+        )
+        logits = self.project(ops.squeeze(x, 1))  # (B, V)
+        return ops.cast(logits, "float32"), cache
+
+    def search(
+        self,
+        source_ids,
+        search=None,
+        min_length: int = 0,
+        max_length: int | None = None,
+    ):
+        """Translates tensors of ids; the graph behind `generate`.
+
+        For use inside a `tf.function`, an export or a Keras model; `generate`
+        checks, compiles and returns arrays. Arguments as there.
+
+        Returns:
+            Target ids `(B, T)` int32 and scores `(B,)` float32, `T` the most
+            tokens that any target could have.
+        """
+        search = GreedySearch() if search is None else search
+        source_ids = ops.cast(source_ids, "int32")
+        encoded_mask = padding_mask(source_ids)
+        lengths = ops.sum(ops.cast(encoded_mask, "int32"), axis=1)  # (B,)
+        if max_length is None:
+            capacity = ops.shape(source_ids)[1] + EXTRA_LENGTH
+            max_lengths = lengths + EXTRA_LENGTH
+        else:
+            capacity = max_length
+            max_lengths = ops.full_like(lengths, max_length)
+        if self.max_length is not None:
+            max_lengths = ops.minimum(max_lengths, self.max_length)
+        # An empty source has an empty target.
+        max_lengths = ops.where(lengths > 0, max_lengths, 0)
+
+        encoded_cache = self.decoder.encoded_cache(self.encode(source_ids))
+
+        def step(token_ids, position, cache):
+            return self.decode_step(
+                token_ids, position, cache, encoded_cache, encoded_mask
+            )
+
+        batch_size = ops.shape(source_ids)[0]
+        return search(
+            step,
+            cache=self.decoder.start_cache(batch_size, capacity),
+            start_ids=ops.full((batch_size,), self.start_token_id, "int32"),
+            max_lengths=max_lengths,
+            capacity=capacity,
+            end_token_id=self.end_token_id,
+            min_length=min_length,
+            forbidden_token_ids=(PAD_TOKEN_ID, self.start_token_id),
+        )
+
+    def generate(
+        self,
+        source_ids,
+        search=None,
+        min_length: int = 0,
+        max_length: int | None = None,
+        jit_compile: bool | None = None,
+    ):
+        """Translates ids to ids.
+
+        Args:
+            source_ids: Int array `(B, S)`, each row a source that ends with
+                the end token, then padding. A row of padding alone is an
+                empty source and has an empty target.
+            search: `GreedySearch()` by default.
+            min_length: Least tokens of a target before its end token.
+            max_length: Most tokens of a target with its end token. By default
+                the tokens of its source + 50 (section 6.1).
+            jit_compile: Whether to compile with XLA, once for each shape. By
+                default only on JAX, where it is the rule.
+
+        Returns:
+            Target ids, int32 array `(B, T)`: each row a target through its
+            end token, then padding, `T` the longest. Scores, float32 array
+            `(B,)`: natural-logarithm probability of the target, in nats.
+
+        Raises:
+            TypeError: If the ids are not integers.
+            ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
+                in the vocabulary, or `min_length` is not less than
+                `max_length`.
+        """
+        source_ids = check_ids(
+            "source_ids", source_ids, self.source_vocabulary_size
+        )
+        check_not_negative(min_length=min_length)
+        if max_length is not None:
+            check_positive(max_length=max_length)
+            if min_length >= max_length:
+                raise ValueError(
+                    "`min_length` must be less than `max_length`. Received: "
+                    f"min_length={min_length}, max_length={max_length}."
+                )
+        self._check_length("source_ids", source_ids.shape[1])
+        if jit_compile is None:
+            jit_compile = keras.backend.backend() == "jax"
+        generator = self._generators.get(
+            search, min_length, max_length, jit_compile
+        )
+        target_ids, scores = generator.predict_on_batch(source_ids)
+        longest = np.max(np.sum(target_ids != PAD_TOKEN_ID, axis=1), initial=0)
+        return target_ids[:, :longest], scores
+
+    def fit(self, x=None, y=None, **kwargs):
+        """Trains, as `keras.Model.fit`, after a look at the ids.
+
+        Arrays are checked whole, a `tf.data.Dataset` by its first batch: an
+        id outside the vocabulary is a `ValueError`.
+        """
+        self._check_data(x, y)
+        return super().fit(x, y, **kwargs)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "vocabulary_size": self.vocabulary_size,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "hidden_dim": self.hidden_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "key_dim": self.key_dim,
+            "value_dim": self.value_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "normalize_first": self.normalize_first,
+            "activation": keras.activations.serialize(self.activation),
+            "positional_encoding": self.positional_encoding,
+            "max_length": self.max_length,
+            "source_vocabulary_size": self.source_vocabulary_size,
+            "tie_source": self.tie_source,
+            "tie_output": self.tie_output,
+            "start_token_id": self.start_token_id,
+            "end_token_id": self.end_token_id,
+        }
+
+    def _positions(self, name):
+        if self.positional_encoding != "learned":
+            check_choice(
+                ("interleaved", "concatenated", "learned"),
+                positional_encoding=self.positional_encoding,
+            )
+            return SinusoidalPositionalEncoding(
+                self.positional_encoding, name=name, dtype=self.dtype_policy
+            )
+        if self.max_length is None:
+            raise ValueError(
+                "`max_length` must be given for learned positions. Received: "
+                "positional_encoding='learned', max_length=None."
+            )
+        return LearnedPositionalEncoding(
+            self.max_length,
+            self.hidden_dim,
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
+    def _decode(self, target_ids, encoded, encoded_mask, **options):
+        x = self.target_positions(self.target_embedding(target_ids))
+        x = self.embedding_dropout(x, training=options.get("training"))
+        return self.decoder(
+            x,
+            encoded,
+            padding_mask=padding_mask(target_ids),
+            encoded_mask=encoded_mask,
+            **options,
+        )
+
+    def _check_data(self, x, y):
+        if hasattr(x, "element_spec"):  # a tf.data.Dataset
+            for inputs, labels, *_ in x.take(1):
+                self._check_data(inputs, labels)
+            return
+        if not isinstance(x, dict):  # a generator, which a look would use up
+            return
+        sizes = {
+            "source_ids": self.source_vocabulary_size,
+            "target_ids": self.vocabulary_size,
+        }
+        for name, size in sizes.items():
+            if name not in x:
+                raise ValueError(
+                    "`x` must have the keys 'source_ids' and 'target_ids'. "
+                    f"Received: x with keys {sorted(x)}."
+                )
+            check_ids(name, ops.convert_to_numpy(x[name]), size)
+        if y is not None:
+            check_ids("y", ops.convert_to_numpy(y), self.vocabulary_size)
+
+    def _check_length(self, name, length):
+        if self.max_length is not None and length > self.max_length:
+            raise ValueError(
+                f"`{name}` must not be longer than `max_length`. Received: "
+                f"{name} of {length} tokens, max_length={self.max_length}."
+            )
+
+
+class _Generators:
+    """Keeps one compiled generator for each way to search.
+
+    Not a list or dictionary of the model, which Keras would track as layers.
+    """
+
+    def __init__(self, transformer):
+        self.transformer = transformer
+        self.compiled = {}
+
+    def get(self, search, min_length, max_length, jit_compile):
+        search = GreedySearch() if search is None else search
+        key = (
+            type(search),
+            repr(sorted(search.get_config().items())),
+            min_length,
+            max_length,
+            jit_compile,
+        )
+        if key not in self.compiled:
+            generator = _Generator(
+                self.transformer, search, min_length, max_length
+            )
+            generator.compile(jit_compile=jit_compile)
+            self.compiled[key] = generator
+        return self.compiled[key]
+
+
+class _Generator(keras.Model):
+    """Runs a search as a model, which Keras compiles on every backend."""
+
+    def __init__(self, transformer, search, min_length, max_length):
+        super().__init__(name="generator")
+        self.transformer = transformer
+        self.search = search
+        self.limits = {"min_length": min_length, "max_length": max_length}
+        self.built = True
+
+    def call(self, source_ids):
+        return self.transformer.search(source_ids, self.search, **self.limits)
