@@ -1,23 +1,78 @@
-"""Transformers of "Attention Is All You Need" for Keras and TensorFlow."""
+"""Transformers of "Attention Is All You Need" for Keras and TensorFlow.
 
-from keras_transformer.attention import MultiHeadAttention as MultiHeadAttention
-from keras_transformer.decoder import Decoder as Decoder
-from keras_transformer.decoder import DecoderLayer as DecoderLayer
-from keras_transformer.embedding import TokenEmbedding as TokenEmbedding
-from keras_transformer.encoder import Encoder as Encoder
-from keras_transformer.encoder import EncoderLayer as EncoderLayer
-from keras_transformer.feed_forward import FeedForward as FeedForward
-from keras_transformer.positional_encoding import (
-    LearnedPositionalEncoding as LearnedPositionalEncoding,
-)
-from keras_transformer.positional_encoding import (
-    SinusoidalPositionalEncoding as SinusoidalPositionalEncoding,
-)
-from keras_transformer.search import GreedySearch as GreedySearch
-from keras_transformer.training import (
-    LabelSmoothedCrossentropy as LabelSmoothedCrossentropy,
-)
-from keras_transformer.training import Perplexity as Perplexity
-from keras_transformer.training import TokenAccuracy as TokenAccuracy
-from keras_transformer.training import WarmupSchedule as WarmupSchedule
-from keras_transformer.transformer import Transformer as Transformer
+Every public name is here; each is imported when it is first used, so that
+`import keras_transformer` is quick, and the layers, the model and its search
+work where tensorflow is not installed.
+"""
+
+import importlib
+import sys
+
+import wrapt
+
+from keras_transformer.version import __version__ as __version__
+
+_CORE = {
+    "Decoder": "decoder",
+    "DecoderLayer": "decoder",
+    "Encoder": "encoder",
+    "EncoderLayer": "encoder",
+    "FeedForward": "feed_forward",
+    "GreedySearch": "search",
+    "LabelSmoothedCrossentropy": "training",
+    "LearnedPositionalEncoding": "positional_encoding",
+    "MultiHeadAttention": "attention",
+    "Perplexity": "training",
+    "SinusoidalPositionalEncoding": "positional_encoding",
+    "TokenAccuracy": "training",
+    "TokenEmbedding": "embedding",
+    "Transformer": "transformer",
+    "WarmupSchedule": "training",
+}
+
+# What reads or writes text needs these beside keras.
+_TEXT = {
+    "CorpusScores": "text",
+    "Tokenizer": "text",
+    "Translator": "translator",
+    "corpus_scores": "text",
+    "translation_dataset": "text",
+}
+
+__all__ = ["__version__", *sorted([*_CORE, *_TEXT])]
+
+
+@wrapt.when_imported("keras")
+def _register(keras):
+    """Imports the core with Keras, which loads only classes it has met."""
+    homes = {f"keras_transformer.{home}" for home in _CORE.values()}
+    # One that is there already is the one that imports Keras now.
+    if not homes & set(sys.modules):
+        for home in sorted(homes):
+            importlib.import_module(home)
+
+
+def __getattr__(name):
+    home = _CORE.get(name) or _TEXT.get(name)
+    if home is None:
+        raise AttributeError(
+            f"module 'keras_transformer' has no attribute {name!r}"
+        )
+    try:
+        importlib.import_module("keras")
+        module = importlib.import_module(f"keras_transformer.{home}")
+    except ModuleNotFoundError as error:
+        if name in _CORE:
+            raise
+        raise ImportError(
+            f"`keras_transformer.{name}` needs {error.name}, which is not "
+            "installed. `pip install keras-transformer` installs it with "
+            "tensorflow, tensorflow-text and sentencepiece."
+        ) from error
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return __all__

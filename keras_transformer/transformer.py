@@ -432,14 +432,16 @@ class Transformer(keras.Model):
         longest = np.max(np.sum(target_ids != PAD_TOKEN_ID, axis=1), initial=0)
         return target_ids[:, :longest], scores
 
-    def fit(self, x=None, y=None, **kwargs):
+    def fit(self, x=None, y=None, *args, **kwargs):
         """Trains, as `keras.Model.fit`, after a look at the ids.
 
         Arrays are checked whole, a `tf.data.Dataset` by its first batch: an
         id outside the vocabulary is a `ValueError`.
         """
         self._check_data(x, y)
-        return super().fit(x, y, **kwargs)
+        if _is_dataset(x):  # has an order of its own; Keras would warn
+            kwargs.setdefault("shuffle", False)
+        return super().fit(x, y, *args, **kwargs)
 
     def get_config(self):
         return {
@@ -497,7 +499,7 @@ class Transformer(keras.Model):
         )
 
     def _check_data(self, x, y):
-        if hasattr(x, "element_spec"):  # a tf.data.Dataset
+        if _is_dataset(x):
             for inputs, labels, *_ in x.take(1):
                 self._check_data(inputs, labels)
             return
@@ -523,6 +525,10 @@ class Transformer(keras.Model):
                 f"`{name}` must not be longer than `max_length`. Received: "
                 f"{name} of {length} tokens, max_length={self.max_length}."
             )
+
+
+def _is_dataset(x):
+    return hasattr(x, "element_spec")  # as every tf.data.Dataset has
 
 
 class _Generators:

@@ -112,7 +112,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
 
         return loss, gradient
 
-    return crossentropy(ops.convert_to_tensor(logits))
+    return crossentropy(logits)
 
 
 def logits_of(ids, logits):

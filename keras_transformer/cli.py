@@ -1,0 +1,301 @@
+"""The `keras-transformer` command.
+
+Heavy imports wait until a command runs, so that `--help` answers at once.
+"""
+
+import enum
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.version import __version__
+
+app = typer.Typer(
+    name="keras-transformer",
+    help="Train, use, score and export Transformers that translate text.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+TranslatorFolder = Annotated[
+    Path, typer.Argument(help="Folder of a trained translator.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what is there.")
+]
+
+
+class Preset(enum.StrEnum):
+    """Sizes of `Transformer.from_preset`."""
+
+    TINY = "tiny"
+    BASE = "base"
+    BIG = "big"
+
+
+class ModelType(enum.StrEnum):
+    """Kinds of vocabulary of `Tokenizer.train`."""
+
+    UNIGRAM = "unigram"
+    BPE = "bpe"
+
+
+class DtypePolicy(enum.StrEnum):
+    """Keras dtype policies."""
+
+    FLOAT32 = "float32"
+    MIXED_BFLOAT16 = "mixed_bfloat16"
+    MIXED_FLOAT16 = "mixed_float16"
+
+
+def main():
+    """Runs the command; errors of the user are one line and exit code 2."""
+    if "--traceback" in sys.argv:
+        sys.argv.remove("--traceback")
+        app()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    try:
+        app()
+    except (OSError, TypeError, ValueError, RuntimeError, ImportError) as error:
+        message = " ".join(str(error).split())
+        print(f"keras-transformer: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.")
+    ] = False,
+):
+    """Train, use, score and export Transformers that translate text.
+
+    `keras-transformer COMMAND --help` shows an example of each command.
+    `--traceback` after any command shows where an error came from.
+    """
+    if version:
+        print(f"keras-transformer {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def train(
+    source: Annotated[
+        Path, typer.Argument(help="Text file, a sentence a line.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(help="Its translation, line by line.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the translator.")
+    ],
+    validation: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Two files like SOURCE and TARGET, to watch."),
+    ] = None,
+    preset: Annotated[Preset, typer.Option(help="Size of the model.")] = (
+        Preset.TINY
+    ),
+    vocabulary_size: Annotated[
+        int, typer.Option(help="Pieces of the vocabulary both sides share.")
+    ] = 8000,
+    model_type: Annotated[
+        ModelType, typer.Option(help="Kind of vocabulary.")
+    ] = ModelType.UNIGRAM,
+    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
+    tokens_per_batch: Annotated[
+        int, typer.Option(help="Tokens of a batch on each side, with padding.")
+    ] = 4096,
+    max_length: Annotated[
+        int, typer.Option(help="Longest sentence to keep, in tokens.")
+    ] = 128,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Peak learning rate; by default equation 3's."),
+    ] = None,
+    warmup_steps: Annotated[
+        int, typer.Option(help="Updates until the peak.")
+    ] = 4000,
+    dropout: Annotated[
+        float | None, typer.Option(help="Share; by default the preset's.")
+    ] = None,
+    label_smoothing: Annotated[
+        float, typer.Option(help="Share of the label to spread.")
+    ] = 0.1,
+    dtype: Annotated[
+        DtypePolicy, typer.Option(help="Keras dtype policy.")
+    ] = DtypePolicy.FLOAT32,
+    seed: Annotated[
+        int, typer.Option(help="Makes weights, order and dropout repeatable.")
+    ] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where training stopped.")
+    ] = False,
+    overwrite: Overwrite = False,
+):
+    """Train a translator from two text files.
+
+    Each epoch ends with the validation loss, a sample translation and the
+    model on disk.
+
+    Example:
+        keras-transformer train train.en train.de -o runs/en-de
+        --validation val.en val.de --epochs 20
+    """
+    from keras_transformer.training_run import TrainingRun
+
+    run = TrainingRun(
+        output,
+        preset=preset.value,
+        vocabulary_size=vocabulary_size,
+        model_type=model_type.value,
+        tokens_per_batch=tokens_per_batch,
+        max_length=max_length,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        dropout=dropout,
+        label_smoothing=label_smoothing,
+        dtype=dtype.value,
+        seed=seed,
+    )
+    run.prepare(source, target, validation, resume, overwrite)
+    try:
+        run.fit(epochs)
+    except KeyboardInterrupt:
+        command = shlex.join([a for a in sys.argv[1:] if a != "--overwrite"])
+        again = command if resume else f"{command} --resume"
+        print(
+            f"\nStopped. {run.state()} Go on with:\n"
+            f"  keras-transformer {again}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    print(
+        f"{run.state()} Try it with:\n"
+        f"  echo 'A sentence.' | keras-transformer translate {output}",
+        file=sys.stderr,
+    )
+
+
+@app.command()
+def translate(
+    folder: TranslatorFolder,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Sentences; by default the lines of the input."),
+    ] = None,
+    input: Annotated[
+        Path | None, typer.Option("--input", "-i", help="File to read.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write.")
+    ] = None,
+    overwrite: Overwrite = False,
+):
+    """Translate arguments, a file, or what is piped in; a line a sentence.
+
+    Example:
+        keras-transformer translate runs/en-de "A man rides a bike."
+
+        keras-transformer translate runs/en-de < test.en > test.out
+    """
+    from keras_transformer.atomic import check_absent
+    from keras_transformer.atomic import write_file
+    from keras_transformer.text.lines import read_lines
+    from keras_transformer.text.lines import read_stream
+
+    if texts and input:
+        raise ValueError(
+            "Give sentences or `--input`, not both. Received: "
+            f"{len(texts)} sentences and --input {input}."
+        )
+    if output:
+        check_absent(output, overwrite)
+    if input:
+        texts = list(read_lines(input))
+    elif not texts:
+        if sys.stdin.isatty():
+            print(
+                "Type sentences; Ctrl-D ends the input.",
+                file=sys.stderr,
+            )
+        texts = list(read_stream(sys.stdin.buffer, "standard input"))
+    translations = _load(folder)(texts)
+    result = "".join(f"{line}\n" for line in translations)
+    if output:
+        write_file(output, result.encode())
+    else:
+        sys.stdout.write(result)
+
+
+@app.command()
+def evaluate(
+    folder: TranslatorFolder,
+    source: Annotated[Path, typer.Argument(help="Text to translate.")],
+    target: Annotated[Path, typer.Argument(help="Its reference.")],
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Case does not count.")
+    ] = False,
+):
+    """Translate a test set and score it with sacreBLEU.
+
+    Prints BLEU, chrF and the signature to quote beside them.
+
+    Example:
+        keras-transformer evaluate runs/en-de test.en test.de
+    """
+    from keras_transformer.text import corpus_scores
+    from keras_transformer.text.lines import read_lines
+
+    sources, references = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(references):
+        raise ValueError(
+            "`source` and `target` must have as many lines as each other. "
+            f"Received: {len(sources):,} lines in {source}, "
+            f"{len(references):,} lines in {target}."
+        )
+    if not sources:
+        raise ValueError(f"Text must not be empty. Received: {source}.")
+    scores = corpus_scores(
+        _load(folder)(sources), references, lowercase=lowercase
+    )
+    print(f"BLEU {scores.bleu:.2f}")
+    print(f"chrF {scores.chrf:.2f}")
+    print(scores.signature)
+
+
+@app.command()
+def export(
+    folder: TranslatorFolder,
+    output: Annotated[
+        Path,
+        typer.Argument(help="Folder to write; TF Serving wants a number."),
+    ],
+    overwrite: Overwrite = False,
+):
+    """Write a SavedModel that takes and returns strings.
+
+    Example:
+        keras-transformer export runs/en-de exported/en-de/1
+    """
+    from keras_transformer.atomic import check_absent
+
+    check_absent(output, overwrite)
+    _load(folder).export_saved_model(output, overwrite=overwrite)
+    print(
+        f"SavedModel in {output}, signatures serving_default (text) and "
+        "translate_ids. Load it with tensorflow and tensorflow_text.",
+        file=sys.stderr,
+    )
+
+
+def _load(folder):
+    from keras_transformer.translator import Translator
+
+    return Translator.load(folder)

@@ -1,0 +1,55 @@
+"""BLEU and chrF of translations, as sacreBLEU computes them."""
+
+import dataclasses
+
+import sacrebleu
+
+
+@dataclasses.dataclass(frozen=True)
+class CorpusScores:
+    """Scores of a set of translations.
+
+    Attributes:
+        bleu: BLEU points, 0 to 100.
+        chrf: chrF2 points, 0 to 100.
+        signature: How sacreBLEU computed BLEU, to quote beside it.
+    """
+
+    bleu: float
+    chrf: float
+    signature: str
+
+
+def corpus_scores(
+    translations, references, lowercase: bool = False, tokenize: str = "13a"
+) -> CorpusScores:
+    """Scores translations against one reference each.
+
+    Args:
+        translations: Strings, detokenised.
+        references: Strings, as many.
+        lowercase: Whether case does not count.
+        tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised
+            already.
+
+    Raises:
+        ValueError: If the numbers of strings differ, or there are none.
+
+    Example:
+    >>> corpus_scores(["ein Haus am See"], ["ein Haus am See"]).bleu
+    100.0
+    """
+    translations, references = list(translations), list(references)
+    if len(translations) != len(references) or not references:
+        raise ValueError(
+            "`translations` and `references` must be as many as each other, "
+            f"at least one. Received: {len(translations)} translations, "
+            f"{len(references)} references."
+        )
+    bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize)
+    chrf = sacrebleu.CHRF()
+    return CorpusScores(
+        bleu=round(bleu.corpus_score(translations, [references]).score, 4),
+        chrf=round(chrf.corpus_score(translations, [references]).score, 4),
+        signature=str(bleu.get_signature()),
+    )

@@ -1,0 +1,319 @@
+"""Batches of sentence pairs for `fit`, as a `tf.data.Dataset`."""
+
+import dataclasses
+import itertools
+import os
+import sys
+
+import numpy as np
+import rich.console
+import tensorflow as tf
+from rich.progress import track
+
+from keras_transformer.checks import check_positive
+from keras_transformer.text.lines import chunks
+from keras_transformer.text.lines import lines_of
+from keras_transformer.text.tokenizer import END_TOKEN_ID
+from keras_transformer.text.tokenizer import START_TOKEN_ID
+from keras_transformer.text.tokenizer import Tokenizer
+
+# Lines to split into ids at a time: enough for all cores, little memory.
+CHUNK_LINES = 20_000
+
+
+def translation_dataset(
+    source,
+    target=None,
+    tokenizer: Tokenizer | None = None,
+    target_tokenizer: Tokenizer | None = None,
+    tokens_per_batch: int = 4096,
+    max_length: int = 256,
+    shuffle: bool = True,
+    seed: int | None = None,
+    verbose: int = 1,
+) -> tf.data.Dataset:
+    """Makes batches for `Transformer.fit` from sentence pairs.
+
+    The text is split into ids once, here, and kept in memory (4 bytes a
+    token). Pairs of like length share a batch, as in section 5.1, and are
+    padded to the same few lengths, so that a compiled model sees few shapes:
+    a batch of length `L` always has `tokens_per_batch // L` rows, the last
+    one of an epoch filled up with rows of padding, which have no weight.
+
+    Args:
+        source: A path, paths, or lines of source text; or a `tf.data.Dataset`
+            of pairs of strings, as tensorflow-datasets gives them.
+        target: The same for the target text, line by line its translation;
+            nothing where `source` is a dataset of pairs.
+        tokenizer: Splits the source, and the target where it has no own.
+        target_tokenizer: Splits the target.
+        tokens_per_batch: Most tokens of a batch on each side, padding
+            included.
+        max_length: Longest source and target to keep, in tokens with the end
+            token. Longer pairs are dropped, empty ones too.
+        shuffle: Whether each epoch has an order of its own.
+        seed: Makes the orders the same again.
+        verbose: 0 is silent, 1 shows progress and how many pairs were
+            dropped.
+
+    Returns:
+        A dataset of `({"source_ids": (B, S), "target_ids": (B, T)}, labels
+        (B, T), weights (B, T))`. Targets begin with the start token, labels
+        end with the end token, weights are 1 at labels and 0 at padding. Its
+        cardinality is known.
+
+    Raises:
+        FileNotFoundError: If a path is no file.
+        TypeError: If the arguments are of the wrong kind.
+        ValueError: If source and target have unequal numbers of lines, no
+            pair is left, or a size is out of range.
+
+    Example:
+    >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=20, verbose=0)
+    >>> dataset = translation_dataset(lines, lines, tokenizer, verbose=0)
+    >>> inputs, labels, weights = next(iter(dataset))
+    >>> sorted(inputs), labels.shape == weights.shape
+    (['source_ids', 'target_ids'], True)
+    """
+    check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
+    if tokens_per_batch < max_length:
+        raise ValueError(
+            "`tokens_per_batch` must be at least `max_length`, so that every "
+            f"pair fits a batch. Received: tokens_per_batch={tokens_per_batch},"
+            f" max_length={max_length}."
+        )
+    tokenizers = _tokenizers(tokenizer, target_tokenizer)
+    pairs, name = _string_pairs(source, target)
+    corpus = _read(pairs, tokenizers, max_length, verbose)
+    if verbose:
+        print(corpus.report(name), file=sys.stderr)
+    if not len(corpus):
+        raise ValueError(
+            f"No pair of sentences is left. Received: {corpus.report(name)}."
+        )
+    return _batches(corpus, tokens_per_batch, max_length, shuffle, seed)
+
+
+def length_buckets(max_length: int) -> list[int]:
+    """The lengths that batches are padded to: steps of 4, then of a quarter.
+
+    Example:
+    >>> length_buckets(64)
+    [8, 12, 16, 20, 24, 28, 32, 40, 48, 60, 64]
+    """
+    lengths = []
+    length = 8
+    while length < max_length:
+        lengths.append(length)
+        length += max(length // 16 * 4, 4)
+    return [*lengths, max_length]
+
+
+@dataclasses.dataclass
+class _Corpus:
+    """Ids of all pairs, with an empty pair at the end for rows of padding."""
+
+    source: tf.RaggedTensor  # through the end token
+    target: tf.RaggedTensor  # from the start through the end token
+    lengths: np.ndarray  # of the longer side, with its end token
+    num_empty: int
+    num_long: int
+    max_length: int
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def report(self, name):
+        total = len(self) + self.num_empty + self.num_long
+        text = f"{name}: {total:,} pairs, {len(self):,} kept"
+        if self.num_empty:
+            text += f", {self.num_empty:,} dropped as empty"
+        if self.num_long:
+            text += (
+                f", {self.num_long:,} dropped as longer than "
+                f"{self.max_length} tokens"
+            )
+        return text
+
+
+def _tokenizers(tokenizer, target_tokenizer):
+    for name, value in (
+        ("tokenizer", tokenizer),
+        ("target_tokenizer", target_tokenizer or tokenizer),
+    ):
+        if not isinstance(value, Tokenizer):
+            raise TypeError(
+                f"`{name}` must be a Tokenizer. Received: {name} of type "
+                f"{type(value).__name__}."
+            )
+    return tokenizer, target_tokenizer or tokenizer
+
+
+def _string_pairs(source, target):
+    """Gives an iterator over pairs of strings, and what to call them."""
+    if isinstance(source, tf.data.Dataset):
+        if target is not None:
+            raise TypeError(
+                "`target` must be None where `source` is a dataset of pairs. "
+                f"Received: target of type {type(target).__name__}."
+            )
+        return _dataset_pairs(source), "dataset"
+    if target is None:
+        raise TypeError(
+            "`target` must be given where `source` is no dataset of pairs. "
+            "Received: target=None."
+        )
+    names = [
+        os.fspath(text) if isinstance(text, (str, os.PathLike)) else "lines"
+        for text in (source, target)
+    ]
+    return _line_pairs(source, target, names), ", ".join(names)
+
+
+def _line_pairs(source, target, names):
+    source, target = lines_of(source), lines_of(target)
+    end = object()
+    count = 0
+    while True:
+        one, other = next(source, end), next(target, end)
+        if one is end and other is end:
+            return
+        if one is end or other is end:
+            rest = sum(1 for _ in (source if other is end else target)) + 1
+            counts = [count, count]
+            counts[0 if other is end else 1] += rest
+            raise ValueError(
+                "`source` and `target` must have as many lines as each other. "
+                f"Received: {counts[0]:,} lines in source ({names[0]}), "
+                f"{counts[1]:,} lines in target ({names[1]})."
+            )
+        count += 1
+        yield one, other
+
+
+def _dataset_pairs(dataset):
+    spec = dataset.element_spec
+    are_strings = (
+        isinstance(spec, tuple)
+        and len(spec) == 2
+        and all(
+            isinstance(part, tf.TensorSpec)
+            and part.dtype == tf.string
+            and part.shape.rank == 0
+            for part in spec
+        )
+    )
+    if not are_strings:
+        raise TypeError(
+            "`source` must be a dataset of pairs of scalar strings. Received: "
+            f"elements of {spec}."
+        )
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(
+            "`source` must end. Received: an infinite dataset. Use "
+            "`dataset.take(n)`."
+        )
+    for number, pair in enumerate(dataset.as_numpy_iterator(), start=1):
+        try:
+            yield tuple(text.decode("utf-8") for text in pair)
+        except UnicodeDecodeError:
+            raise ValueError(
+                f"Text must be UTF-8. Received: pair {number} of the dataset."
+            ) from None
+
+
+def _read(pairs, tokenizers, max_length, verbose):
+    ids = ([], [])  # one array a chunk, for each side
+    row_lengths = ([], [])
+    lengths = []
+    num_empty = num_long = 0
+    for chunk in track(
+        chunks(pairs, CHUNK_LINES),
+        description="Splitting text",
+        total=None,
+        console=rich.console.Console(stderr=True),
+        disable=not verbose,
+        transient=True,
+    ):
+        kept = []
+        sides = (
+            tokenizer.encode([pair[side] for pair in chunk])
+            for side, tokenizer in enumerate(tokenizers)
+        )
+        for source, target in zip(*sides, strict=True):
+            length = max(len(source), len(target)) + 1
+            if not source or not target:
+                num_empty += 1
+            elif length > max_length:
+                num_long += 1
+            else:
+                lengths.append(length)
+                kept.append(
+                    (
+                        [*source, END_TOKEN_ID],
+                        [START_TOKEN_ID, *target, END_TOKEN_ID],
+                    )
+                )
+        for side in (0, 1):
+            rows = [pair[side] for pair in kept]
+            row_lengths[side].extend(map(len, rows))
+            flat = itertools.chain.from_iterable(rows)
+            ids[side].append(np.fromiter(flat, dtype="int32"))
+    return _Corpus(
+        *(_ragged(ids[side], row_lengths[side]) for side in (0, 1)),
+        lengths=np.asarray(lengths, dtype="int64"),
+        num_empty=num_empty,
+        num_long=num_long,
+        max_length=max_length,
+    )
+
+
+def _ragged(parts, row_lengths):
+    return tf.RaggedTensor.from_row_lengths(
+        np.concatenate([*parts, np.zeros((0,), "int32")]), [*row_lengths, 0]
+    )
+
+
+def _batches(corpus, tokens_per_batch, max_length, shuffle, seed):
+    buckets = np.asarray(length_buckets(max_length))
+    bucket_of_pair = np.searchsorted(buckets, corpus.lengths)
+    rows_of_bucket = tokens_per_batch // buckets
+    pairs_of_bucket = np.bincount(bucket_of_pair, minlength=len(buckets))
+    num_batches = int(np.sum(-(-pairs_of_bucket // rows_of_bucket)))
+
+    buckets = tf.constant(buckets, tf.int64)
+    bucket_of_pair = tf.constant(bucket_of_pair, tf.int64)
+    rows_of_bucket = tf.constant(rows_of_bucket, tf.int64)
+    filler = len(corpus)  # the empty pair
+
+    def assemble(pairs):
+        bucket = bucket_of_pair[pairs[0]]
+        length = buckets[bucket]
+        missing = rows_of_bucket[bucket] - tf.size(pairs, tf.int64)
+        pairs = tf.pad(pairs, [[0, missing]], constant_values=filler)
+        source_ids = tf.gather(corpus.source, pairs)
+        target = tf.gather(corpus.target, pairs)
+        shape = tf.stack([-1, length])
+        labels = target[:, 1:].to_tensor(shape=shape)
+        inputs = {
+            "source_ids": source_ids.to_tensor(shape=shape),
+            "target_ids": target[:, :-1].to_tensor(shape=shape),
+        }
+        return inputs, labels, tf.cast(labels != 0, tf.float32)
+
+    dataset = tf.data.Dataset.range(len(corpus))
+    if shuffle:
+        dataset = dataset.shuffle(len(corpus), seed=seed)
+    return (
+        dataset.group_by_window(
+            key_func=lambda pair: bucket_of_pair[pair],
+            reduce_func=lambda bucket, pairs: pairs.batch(
+                rows_of_bucket[bucket]
+            ),
+            window_size_func=lambda bucket: rows_of_bucket[bucket],
+        )
+        .map(assemble, num_parallel_calls=tf.data.AUTOTUNE)
+        .apply(tf.data.experimental.assert_cardinality(num_batches))
+        .prefetch(tf.data.AUTOTUNE)
+    )

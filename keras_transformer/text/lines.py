@@ -1,0 +1,104 @@
+"""Reading lines of text, from files or from memory."""
+
+import itertools
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from keras_transformer.checks import check_file
+
+
+def read_lines(path) -> Iterator[str]:
+    """Reads a UTF-8 file line by line, without the line ends.
+
+    Only a newline ends a line: other characters that Unicode counts as line
+    ends belong to the text, or the two files of a corpus would drift apart.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If a line is not UTF-8; the message names file and line.
+    """
+    path = check_file(path)
+    with open(path, "rb") as file:
+        yield from read_stream(file, path)
+
+
+def read_stream(stream, name: str) -> Iterator[str]:
+    """Reads lines like `read_lines` from an open binary stream.
+
+    Args:
+        stream: An iterable of lines of bytes.
+        name: What an error calls the stream.
+    """
+    for number, line in enumerate(stream, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"Text must be UTF-8. Received: {name!r}, line {number}, byte "
+                f"{error.start + 1} is 0x{line[error.start]:02x}. Convert it, "
+                "for example with `iconv -f latin1 -t utf-8`."
+            ) from None
+        yield text.rstrip("\r\n")
+
+
+def lines_of(files_or_lines) -> Iterator[str]:
+    """Gives the lines of what a user may pass as text.
+
+    Args:
+        files_or_lines: A path; a sequence of paths; or any iterable of lines.
+            A sequence of strings is taken as paths where each of them is a
+            file, else as lines.
+
+    Raises:
+        FileNotFoundError: If a path is no file.
+        TypeError: If something else than paths and strings is found.
+        ValueError: If a file is not UTF-8.
+    """
+    if isinstance(files_or_lines, (str, os.PathLike)):
+        yield from read_lines(files_or_lines)
+        return
+    if not isinstance(files_or_lines, Iterable):
+        raise TypeError(
+            "Text must be a path, a sequence of paths or an iterable of lines. "
+            f"Received: {files_or_lines!r} of type "
+            f"{type(files_or_lines).__name__}."
+        )
+    if _are_paths(files_or_lines):
+        for path in files_or_lines:
+            yield from read_lines(path)
+        return
+    for line in files_or_lines:
+        if not isinstance(line, str):
+            raise TypeError(
+                f"Lines must be strings. Received: {line!r} of type "
+                f"{type(line).__name__}."
+            )
+        yield line
+
+
+def chunks(items: Iterable, size: int) -> Iterator[list]:
+    """Groups items into lists of `size`, the last one shorter."""
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def _are_paths(items):
+    if not isinstance(items, (list, tuple)) or not items:
+        return False
+    if any(isinstance(item, os.PathLike) for item in items):
+        return True
+    if not all(isinstance(item, str) for item in items):
+        return False
+    are_files = [_is_file(item) for item in items]
+    if any(are_files) and not all(are_files):
+        check_file(items[are_files.index(False)])
+    return all(are_files)
+
+
+def _is_file(text):
+    try:
+        return os.path.isfile(text)
+    except ValueError:  # a null character, which no path has
+        return False

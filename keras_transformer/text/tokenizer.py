@@ -1,0 +1,354 @@
+"""Tokenizer: SentencePiece in Python and inside TensorFlow's graphs."""
+
+import hashlib
+import io
+import os
+import re
+
+import rich.console
+import sentencepiece
+import tensorflow as tf
+import tensorflow_text as tf_text
+from rich.progress import track
+
+from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_file
+from keras_transformer.checks import check_positive
+from keras_transformer.text.lines import lines_of
+
+MODEL_TYPES = ("unigram", "bpe")
+
+# Fixed for every tokenizer this library trains or loads.
+PAD_TOKEN_ID = 0
+UNKNOWN_TOKEN_ID = 1
+START_TOKEN_ID = 2
+END_TOKEN_ID = 3
+
+# A vocabulary learned from more lines hardly differs, and costs memory.
+MAX_TRAINING_LINES = 2_000_000
+
+
+class Tokenizer:
+    """Splits text into the ids of subword pieces, and joins ids to text.
+
+    [SentencePiece](https://aclanthology.org/D18-2012) with fixed special ids:
+    0 padding, 1 unknown, 2 start, 3 end. The ids are the same in Python
+    (`encode`, `decode`) and as TensorFlow operations (`encode_tensor`,
+    `decode_tensor`). Text is normalised first (`nmt_nfkc`: compatibility
+    forms, white space), so `decode` gives back the normalised text.
+
+    Args:
+        model: A serialised SentencePiece model, as in a `.model` file.
+
+    Raises:
+        TypeError: If `model` is not bytes.
+        ValueError: If `model` is no SentencePiece model, or has other special
+            ids.
+
+    Example:
+    >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=20, verbose=0)
+    >>> tokenizer.decode(tokenizer.encode("the dog sees the dog"))
+    'the dog sees the dog'
+    """
+
+    pad_token_id = PAD_TOKEN_ID
+    unknown_token_id = UNKNOWN_TOKEN_ID
+    start_token_id = START_TOKEN_ID
+    end_token_id = END_TOKEN_ID
+
+    def __init__(self, model: bytes):
+        if not isinstance(model, bytes):
+            raise TypeError(
+                "`model` must be the bytes of a SentencePiece model. Received: "
+                f"model of type {type(model).__name__}. To read a file use "
+                "`Tokenizer.load(path)`."
+            )
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:
+            raise ValueError(
+                "`model` must be a SentencePiece model. Received: "
+                f"{len(model)} bytes that are none."
+            ) from error
+        self._check_special_ids()
+        self._tensor_tokenizer = None
+
+    @classmethod
+    def train(
+        cls,
+        files_or_lines,
+        vocabulary_size: int = 8000,
+        model_type: str = "unigram",
+        byte_fallback: bool = False,
+        character_coverage: float = 1.0,
+        verbose: int = 1,
+    ) -> "Tokenizer":
+        """Learns a vocabulary from text.
+
+        Args:
+            files_or_lines: A path, a sequence of paths, or an iterable of
+                lines. For a vocabulary that source and target share, pass
+                both files.
+            vocabulary_size: Number of pieces with the four special ones.
+            model_type: `"unigram"`
+                ([Kudo, 2018](https://aclanthology.org/P18-1007)) or `"bpe"`
+                ([Sennrich et al., 2016](https://aclanthology.org/P16-1162)),
+                the paper's.
+            byte_fallback: Whether characters outside the vocabulary are
+                spelled in bytes (256 pieces) instead of becoming unknown.
+            character_coverage: Share of the text's characters to have pieces
+                for, in (0, 1]. For Chinese or Japanese 0.9995 is usual.
+            verbose: 0 is silent, 1 shows a progress bar.
+
+        Raises:
+            FileNotFoundError: If a path is no file.
+            ValueError: If there is no text, the vocabulary is larger than the
+                text allows or too small for its characters, or a file is not
+                UTF-8.
+        """
+        check_positive(vocabulary_size=vocabulary_size)
+        check_choice(MODEL_TYPES, model_type=model_type)
+        if not 0 < character_coverage <= 1:
+            raise ValueError(
+                "`character_coverage` must be in (0, 1]. Received: "
+                f"character_coverage={character_coverage}."
+            )
+        counted = _Counted(
+            track(
+                lines_of(files_or_lines),
+                description="Reading text",
+                total=None,
+                console=rich.console.Console(stderr=True),
+                disable=not verbose,
+                transient=True,
+            )
+        )
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(counted),
+                model_writer=model,
+                vocab_size=vocabulary_size,
+                model_type=model_type,
+                byte_fallback=byte_fallback,
+                character_coverage=character_coverage,
+                pad_id=PAD_TOKEN_ID,
+                unk_id=UNKNOWN_TOKEN_ID,
+                bos_id=START_TOKEN_ID,
+                eos_id=END_TOKEN_ID,
+                input_sentence_size=MAX_TRAINING_LINES,
+                shuffle_input_sentence=True,
+                num_threads=os.cpu_count(),
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise _training_error(
+                str(error), vocabulary_size, counted.count
+            ) from error
+        return cls(model.getvalue())
+
+    @classmethod
+    def load(cls, path) -> "Tokenizer":
+        """Reads a SentencePiece `.model` file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If it is no SentencePiece model, or has other special
+                ids than ours.
+        """
+        with open(check_file(path), "rb") as file:
+            return cls(file.read())
+
+    def save(self, path):
+        """Writes a SentencePiece `.model` file, which other tools read too."""
+        write_file(path, self.model)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number `V` of pieces, the special ones included."""
+        return self._processor.GetPieceSize()
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text of every piece, by id."""
+        return [
+            self._processor.IdToPiece(index)
+            for index in range(self.vocabulary_size)
+        ]
+
+    def encode(self, texts):
+        """Turns a string into a list of ids, a sequence into a list of lists.
+
+        No special tokens are added. Empty text gives no ids.
+
+        Raises:
+            TypeError: If something else than strings is found.
+        """
+        if not isinstance(texts, str):
+            texts = list(texts)
+            for text in texts:
+                if not isinstance(text, str):
+                    raise TypeError(
+                        "`texts` must be a string or strings. Received: "
+                        f"{text!r} of type {type(text).__name__}."
+                    )
+        return self._processor.Encode(texts)
+
+    def decode(self, ids):
+        """Turns ids into a string, a sequence of sequences into strings.
+
+        A target ends at its end token; padding and start are left out, and an
+        unknown token reads ` ⁇ `.
+
+        Raises:
+            ValueError: If an id is not in the vocabulary.
+        """
+        rows = list(ids)
+        if rows and not hasattr(rows[0], "__len__"):
+            return self._processor.Decode(self._content(rows))
+        return [self._processor.Decode(self._content(row)) for row in rows]
+
+    def encode_tensor(self, texts):
+        """`encode` as TensorFlow operations.
+
+        Args:
+            texts: String tensor of shape `(B,)`.
+
+        Returns:
+            Ragged int32 tensor of shape `(B, None)`.
+        """
+        return self.tensor_tokenizer.tokenize(texts)
+
+    def decode_tensor(self, ids):
+        """`decode` as TensorFlow operations.
+
+        Args:
+            ids: Int32 tensor of shape `(B, T)`, targets through their end
+                token, then padding.
+
+        Returns:
+            String tensor of shape `(B,)`.
+        """
+        content = tf.not_equal(ids, PAD_TOKEN_ID) & tf.not_equal(
+            ids, END_TOKEN_ID
+        )
+        lengths = tf.reduce_sum(tf.cast(content, tf.int32), axis=1)
+        return self.tensor_tokenizer.detokenize(
+            tf.RaggedTensor.from_tensor(ids, lengths)
+        )
+
+    @property
+    def tensor_tokenizer(self):
+        """The tensorflow-text tokenizer behind the tensor operations."""
+        if self._tensor_tokenizer is None:
+            # The fast one is a constant in the graph and runs in LiteRT, but
+            # gives other ids for BPE and knows no byte pieces.
+            if self.is_unigram and not self.has_byte_fallback:
+                self._tensor_tokenizer = tf_text.FastSentencepieceTokenizer(
+                    model=self.model
+                )
+            else:
+                # Named for its vocabulary: two tokenizers of one name swap
+                # vocabularies in a SavedModel (tensorflow/text #1304).
+                digest = hashlib.sha256(self.model).hexdigest()
+                self._tensor_tokenizer = tf_text.SentencepieceTokenizer(
+                    model=self.model,
+                    out_type=tf.int32,
+                    name=f"sentencepiece_{digest[:16]}",
+                )
+        return self._tensor_tokenizer
+
+    @property
+    def is_unigram(self) -> bool:
+        """Whether the model is a unigram one, else BPE."""
+        specification = sentencepiece_model(self.model).trainer_spec
+        return specification.model_type == specification.UNIGRAM
+
+    @property
+    def has_byte_fallback(self) -> bool:
+        """Whether unknown characters are spelled in bytes."""
+        return sentencepiece_model(self.model).trainer_spec.byte_fallback
+
+    def _content(self, row):
+        content = []
+        for token_id in row:
+            token_id = int(token_id)
+            if not 0 <= token_id < self.vocabulary_size:
+                raise ValueError(
+                    f"`ids` must be in [0, {self.vocabulary_size}). Received: "
+                    f"id {token_id}."
+                )
+            if token_id == END_TOKEN_ID:
+                break
+            if token_id not in (PAD_TOKEN_ID, START_TOKEN_ID):
+                content.append(token_id)
+        return content
+
+    def _check_special_ids(self):
+        found = (
+            self._processor.pad_id(),
+            self._processor.unk_id(),
+            self._processor.bos_id(),
+            self._processor.eos_id(),
+        )
+        expected = (
+            PAD_TOKEN_ID,
+            UNKNOWN_TOKEN_ID,
+            START_TOKEN_ID,
+            END_TOKEN_ID,
+        )
+        if found != expected:
+            raise ValueError(
+                "`model` must have the ids 0 padding, 1 unknown, 2 start, 3 "
+                "end. Received: padding, unknown, start, end = "
+                f"{', '.join(map(str, found))}. Train it with --pad_id=0 "
+                "--unk_id=1 --bos_id=2 --eos_id=3."
+            )
+
+
+def sentencepiece_model(model: bytes):
+    """Parses the bytes of a model, for its settings."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    return sentencepiece_model_pb2.ModelProto.FromString(model)
+
+
+class _Counted:
+    """Counts what passes."""
+
+    def __init__(self, items):
+        self.items = items
+        self.count = 0
+
+    def __iter__(self):
+        for item in self.items:
+            self.count += 1
+            yield item
+
+
+def _training_error(message, vocabulary_size, line_count):
+    """Says in our words what SentencePiece's trainer says in its own."""
+    if "sentences_.empty()" in message:
+        return ValueError(
+            f"Text must not be empty. Received: {line_count} lines without any "
+            "text to learn a vocabulary from."
+        )
+    text = f"Received: vocabulary_size={vocabulary_size}, {line_count} lines."
+    most = re.search(r"value <= (\d+)", message)
+    if most:
+        return ValueError(
+            f"`vocabulary_size` must be at most {most[1]} for this text. {text}"
+        )
+    least = re.search(r"required_chars\. \d+ vs (\d+)", message)
+    if least:
+        return ValueError(
+            f"`vocabulary_size` must be at least {least[1]} for the characters "
+            f"of this text, or `character_coverage` be lower. {text}"
+        )
+    return ValueError(
+        f"The vocabulary could not be learned: {message.strip()} {text}"
+    )

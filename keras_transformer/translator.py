@@ -1,0 +1,338 @@
+"""Translator: strings in, strings out."""
+
+import json
+import os
+import secrets
+
+import keras
+import numpy as np
+import safetensors.numpy
+
+from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_positive
+from keras_transformer.search import GreedySearch
+from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.transformer import EXTRA_LENGTH
+from keras_transformer.transformer import Transformer
+from keras_transformer.version import __version__
+
+DESCRIPTION = "translator.json"
+FORMAT = 1
+
+# Source tokens in one batch with the room for their targets; about 200 MB of
+# cached keys and values at base size.
+TOKENS_PER_BATCH = 8192
+
+# Sources are padded to a multiple of this, so that few shapes are compiled.
+LENGTH_STEP = 8
+
+
+class Translator:
+    """Translates strings with a trained model.
+
+    Args:
+        model: A `Transformer`.
+        tokenizer: Splits the source, and joins the target where it has no
+            own.
+        target_tokenizer: Joins the target.
+        search: How to search, `GreedySearch()` by default.
+
+    Call arguments:
+        texts: A sequence of strings, of any number. Empty text, or white
+            space alone, becomes empty text.
+        min_length: Least tokens of a translation.
+        max_length: Most tokens of a translation; by default the tokens of the
+            source + 50 (section 6.1).
+        return_scores: Whether to return the scores as well.
+
+    Returns:
+        A list of strings in the order of `texts`; with `return_scores` a pair
+        of it and a float32 array of natural-logarithm probabilities, in nats.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If model and tokenizers differ in their vocabulary sizes,
+            or a text is longer than the model's `max_length`.
+
+    Example:
+    >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=20, verbose=0)
+    >>> model = Transformer.from_preset("tiny", tokenizer.vocabulary_size)
+    >>> translator = Translator(model, tokenizer)
+    >>> len(translator(["the cat sees the dog", ""], max_length=4))
+    2
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer | None = None,
+        search=None,
+    ):
+        target_tokenizer = target_tokenizer or tokenizer
+        for name, value, kind in (
+            ("model", model, Transformer),
+            ("tokenizer", tokenizer, Tokenizer),
+            ("target_tokenizer", target_tokenizer, Tokenizer),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(
+                    f"`{name}` must be a {kind.__name__}. Received: {name} of "
+                    f"type {type(value).__name__}."
+                )
+        sizes = (tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
+        if sizes != (model.source_vocabulary_size, model.vocabulary_size):
+            raise ValueError(
+                "The tokenizers must have the vocabularies of `model`. "
+                f"Received: {sizes[0]} source and {sizes[1]} target pieces, "
+                f"model with {model.source_vocabulary_size} and "
+                f"{model.vocabulary_size}."
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.target_tokenizer = target_tokenizer
+        self.search = GreedySearch() if search is None else search
+
+    def __call__(
+        self,
+        texts,
+        min_length: int = 0,
+        max_length: int | None = None,
+        return_scores: bool = False,
+    ):
+        if isinstance(texts, str):
+            raise TypeError(
+                "`texts` must be a sequence of strings. Received: one string. "
+                "Write `translator([text])[0]`."
+            )
+        rows = [
+            [*ids, self.tokenizer.end_token_id] if ids else []
+            for ids in self.tokenizer.encode(texts)
+        ]
+        self._check_lengths(rows)
+        translations = [""] * len(rows)
+        scores = np.zeros(len(rows), "float32")
+        for batch in batches_by_length([len(row) for row in rows]):
+            target_ids, batch_scores = self.model.generate(
+                _padded([rows[index] for index in batch]),
+                search=self.search,
+                min_length=min_length,
+                max_length=max_length,
+            )
+            scores[batch] = batch_scores
+            decoded = self.target_tokenizer.decode(target_ids.tolist())
+            for index, text in zip(batch, decoded, strict=True):
+                translations[index] = text
+        return (translations, scores) if return_scores else translations
+
+    def save(self, path, overwrite: bool = False):
+        """Writes the translator to a folder.
+
+        `translator.json` names the other files: the weights
+        ([safetensors](https://github.com/huggingface/safetensors)) and the
+        SentencePiece models. It is written last and renamed into place, so
+        that a save that fails leaves the old translator as it was.
+
+        Args:
+            path: The folder, made where it is missing.
+            overwrite: Whether to replace a translator that is there.
+
+        Raises:
+            FileExistsError: If the folder is not empty, unless `overwrite`.
+        """
+        path = os.fspath(path)
+        check_absent(path, overwrite)
+        version = secrets.token_hex(4)
+        files = {
+            "weights": (
+                f"model-{version}.safetensors",
+                safetensors.numpy.save(named_weights(self.model)),
+            ),
+            "tokenizer": (
+                f"source-{version}.model",
+                self.tokenizer.model,
+            ),
+            "target_tokenizer": (
+                f"target-{version}.model",
+                self.target_tokenizer.model,
+            ),
+        }
+        if self.target_tokenizer is self.tokenizer:
+            files["tokenizer"] = (
+                f"tokenizer-{version}.model",
+                files["tokenizer"][1],
+            )
+            files["target_tokenizer"] = files["tokenizer"]
+        description = {
+            "format": FORMAT,
+            "keras_transformer": __version__,
+            "model": keras.saving.serialize_keras_object(self.model),
+            "search": keras.saving.serialize_keras_object(self.search),
+            "files": {role: name for role, (name, _) in files.items()},
+        }
+        description["model"].pop("compile_config", None)
+        old = _files_of(path)
+        for name, content in dict(files.values()).items():
+            write_file(os.path.join(path, name), content)
+        text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
+        write_file(os.path.join(path, DESCRIPTION), text.encode())
+        for name in old:
+            os.remove(os.path.join(path, name))
+
+    @classmethod
+    def load(cls, path) -> "Translator":
+        """Reads a translator from a folder.
+
+        Raises:
+            FileNotFoundError: If there is no such folder, or a file is
+                missing from it.
+            ValueError: If the folder holds no translator, or one of another
+                format.
+        """
+        path = os.fspath(path)
+        description = read_description(path)
+        files = description["files"]
+        model = keras.saving.deserialize_keras_object(description["model"])
+        assign_weights(model, os.path.join(path, files["weights"]))
+        tokenizer = Tokenizer.load(os.path.join(path, files["tokenizer"]))
+        target_tokenizer = None
+        if files["target_tokenizer"] != files["tokenizer"]:
+            target_tokenizer = Tokenizer.load(
+                os.path.join(path, files["target_tokenizer"])
+            )
+        search = keras.saving.deserialize_keras_object(description["search"])
+        return cls(model, tokenizer, target_tokenizer, search)
+
+    def export_saved_model(self, path, overwrite: bool = False):
+        """Writes a SavedModel that takes and returns strings.
+
+        See `keras_transformer.serving.export_saved_model`.
+        """
+        from keras_transformer.serving import export_saved_model
+
+        export_saved_model(self, path, overwrite=overwrite)
+
+    def _check_lengths(self, rows):
+        limit = self.model.max_length
+        for index, row in enumerate(rows):
+            if limit is not None and len(row) > limit:
+                raise ValueError(
+                    "`texts` must not be longer than the model's `max_length`. "
+                    f"Received: text {index} of {len(row)} tokens, max_length="
+                    f"{limit}."
+                )
+
+
+def batches_by_length(lengths, tokens_per_batch: int = TOKENS_PER_BATCH):
+    """Groups sentences of like length, longest first.
+
+    Args:
+        lengths: Tokens of each sentence.
+        tokens_per_batch: Most tokens of a batch, with padding and with the
+            room for the targets; a longer sentence is a batch of its own.
+
+    Returns:
+        A list of lists of indices; sentences without tokens are in none.
+
+    Example:
+    >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=130)
+    [[1], [3, 0]]
+    """
+    check_positive(tokens_per_batch=tokens_per_batch)
+    batches = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not lengths[index]:
+            break
+        if batches:
+            longest = lengths[batches[-1][0]] + EXTRA_LENGTH
+            if (len(batches[-1]) + 1) * longest <= tokens_per_batch:
+                batches[-1].append(index)
+                continue
+        batches.append([index])
+    return batches
+
+
+def named_weights(model) -> dict[str, np.ndarray]:
+    """The weights of a model by the path of their layers."""
+    return {
+        _weight_name(model, variable): np.ascontiguousarray(
+            keras.ops.convert_to_numpy(variable)
+        )
+        for variable in model.weights
+    }
+
+
+def assign_weights(model, path):
+    """Reads weights from a safetensors file into a model.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or its weights are not the
+            model's; the message names the first that differs.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"The weights are missing: no file {path!r}.")
+    try:
+        values = safetensors.numpy.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(
+            f"The weights are damaged. Received: {path!r}: {error}."
+        ) from error
+    for variable in model.weights:
+        name = _weight_name(model, variable)
+        shape = tuple(variable.shape)
+        found = values[name].shape if name in values else None
+        if found != shape:
+            raise ValueError(
+                f"The weights in {path!r} must be those of the model. "
+                f"Received: {name} of shape {found}, the model has {shape}."
+            )
+        variable.assign(values[name])
+
+
+def read_description(path) -> dict:
+    """Reads `translator.json`; errors as for `Translator.load`."""
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f"No such folder: {path!r}.")
+    try:
+        with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
+            description = json.load(file)
+    except FileNotFoundError:
+        raise ValueError(
+            f"The folder must hold a translator. Received: {path!r}, which has "
+            f"no {DESCRIPTION}."
+        ) from None
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{DESCRIPTION} is damaged. Received: {path!r}: {error}."
+        ) from error
+    if description.get("format") != FORMAT:
+        raise ValueError(
+            f"The translator must be of format {FORMAT}. Received: {path!r} of "
+            f"format {description.get('format')!r}. Was it saved by a newer "
+            "keras-transformer?"
+        )
+    return description
+
+
+def _files_of(path):
+    """The files of the translator at `path`, none where there is none."""
+    try:
+        return set(read_description(path)["files"].values())
+    except (FileNotFoundError, ValueError):
+        return set()
+
+
+def _weight_name(model, variable):
+    return variable.path.removeprefix(f"{model.name}/")
+
+
+def _padded(rows):
+    longest = max(map(len, rows))
+    longest = -(-longest // LENGTH_STEP) * LENGTH_STEP
+    ids = np.zeros((len(rows), longest), "int32")
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return ids
