@@ -128,6 +128,12 @@ def train(
     label_smoothing: Annotated[
         float, typer.Option(help="Share of the label to spread.")
     ] = 0.1,
+    average_decay: Annotated[
+        float,
+        typer.Option(
+            help="Decay of a mean of the weights, such as 0.999; 0 for none."
+        ),
+    ] = 0.0,
     dtype: Annotated[
         DtypePolicy, typer.Option(help="Keras dtype policy.")
     ] = DtypePolicy.FLOAT32,
@@ -161,6 +167,7 @@ def train(
         warmup_steps=warmup_steps,
         dropout=dropout,
         label_smoothing=label_smoothing,
+        average_decay=average_decay,
         dtype=dtype.value,
         seed=seed,
     )

@@ -168,7 +168,7 @@ def _string_pairs(source, target):
         os.fspath(text) if isinstance(text, (str, os.PathLike)) else "lines"
         for text in (source, target)
     ]
-    return _line_pairs(source, target, names), ", ".join(names)
+    return _line_pairs(source, target, names), ", ".join(dict.fromkeys(names))
 
 
 def _line_pairs(source, target, names):

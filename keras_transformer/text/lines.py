@@ -47,8 +47,8 @@ def lines_of(files_or_lines) -> Iterator[str]:
 
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
-            A sequence of strings is taken as paths where each of them is a
-            file, else as lines.
+            A sequence of strings is taken as paths where the first of them
+            is a file, else as lines.
 
     Raises:
         FileNotFoundError: If a path is no file.
@@ -87,18 +87,10 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 def _are_paths(items):
     if not isinstance(items, (list, tuple)) or not items:
         return False
-    if any(isinstance(item, os.PathLike) for item in items):
+    first = items[0]
+    if isinstance(first, os.PathLike):
         return True
-    if not all(isinstance(item, str) for item in items):
-        return False
-    are_files = [_is_file(item) for item in items]
-    if any(are_files) and not all(are_files):
-        check_file(items[are_files.index(False)])
-    return all(are_files)
-
-
-def _is_file(text):
     try:
-        return os.path.isfile(text)
+        return isinstance(first, str) and os.path.isfile(first)
     except ValueError:  # a null character, which no path has
         return False

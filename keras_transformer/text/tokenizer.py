@@ -84,6 +84,7 @@ class Tokenizer:
         vocabulary_size: int = 8000,
         model_type: str = "unigram",
         byte_fallback: bool = False,
+        split_digits: bool = False,
         character_coverage: float = 1.0,
         verbose: int = 1,
     ) -> "Tokenizer":
@@ -100,6 +101,8 @@ class Tokenizer:
                 the paper's.
             byte_fallback: Whether characters outside the vocabulary are
                 spelled in bytes (256 pieces) instead of becoming unknown.
+            split_digits: Whether each digit is a piece of its own, which
+                suits text full of numbers.
             character_coverage: Share of the text's characters to have pieces
                 for, in (0, 1]. For Chinese or Japanese 0.9995 is usual.
             verbose: 0 is silent, 1 shows a progress bar.
@@ -135,6 +138,7 @@ class Tokenizer:
                 vocab_size=vocabulary_size,
                 model_type=model_type,
                 byte_fallback=byte_fallback,
+                split_digits=split_digits,
                 character_coverage=character_coverage,
                 pad_id=PAD_TOKEN_ID,
                 unk_id=UNKNOWN_TOKEN_ID,

@@ -1,0 +1,14 @@
+"""Translates with a SavedModel, without keras_transformer.
+
+python use_saved_model.py FOLDER "A sentence." ["Another one." ...]
+"""
+
+import sys
+
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  its operations are in the graph
+
+folder, *texts = sys.argv[1:]
+translate = tf.saved_model.load(folder).signatures["serving_default"]
+for translation in translate(text=tf.constant(texts))["translation"].numpy():
+    print(translation.decode())

@@ -1,0 +1,31 @@
+"""Writes a translator's folder as a SavedModel and shows that it translates.
+
+    python export/to_saved_model.py runs/en-de exported/en-de/1 "A sentence."
+
+The same as `keras-transformer export`, as a program to start from.
+"""
+
+import sys
+
+import tensorflow as tf
+
+import keras_transformer as kt
+
+
+def main(folder, output, *texts):
+    """Exports, loads what was written, and compares the translations."""
+    translator = kt.Translator.load(folder)
+    translator.export_saved_model(output)
+    serve = tf.saved_model.load(output).signatures["serving_default"]
+    result = serve(text=tf.constant(texts, tf.string))["translation"].numpy()
+    for text, expected, exported in zip(
+        texts, translator(texts), result, strict=True
+    ):
+        same = "the same" if exported.decode() == expected else "NOT the same"
+        print(f"{text}\n-> {exported.decode()} ({same} as the translator)")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -1,0 +1,31 @@
+"""The README's Python snippets run, one after the other."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_snippets_of_the_readme_run(tmp_path):
+    snippets = SNIPPET.findall((ROOT / "README.md").read_text("utf-8"))
+    assert len(snippets) >= 3
+    result = subprocess.run(
+        [sys.executable, "-c", "\n".join(snippets)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("**/README.md")), ids=str)
+def test_links_to_files_exist(path):
+    if ".venv" in path.parts:
+        return
+    for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text("utf-8")):
+        assert (path.parent / target).exists(), target
