@@ -14,9 +14,8 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 -m slow
 
-# The core on its second backend: what needs TensorFlow is not collected.
+# The core on its second backend.
 test-jax: $(VENV)/installed
-	$(BIN)/python -c "import jax" 2>/dev/null || $(BIN)/python -m pip install -q -e ".[jax]"
 	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not slow" tests/core
 
 check: $(VENV)/installed

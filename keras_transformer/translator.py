@@ -1,7 +1,9 @@
 """Translator: strings in, strings out."""
 
+import contextlib
 import json
 import os
+import re
 import secrets
 
 import keras
@@ -19,6 +21,9 @@ from keras_transformer.version import __version__
 
 DESCRIPTION = "translator.json"
 FORMAT = 1
+VERSIONED = re.compile(
+    r"(model|tokenizer|source|target)-[0-9a-f]{8}\.(safetensors|model)"
+)
 
 # Source tokens in one batch with the room for their targets; about 200 MB of
 # cached keys and values at base size.
@@ -173,13 +178,24 @@ class Translator:
             "files": {role: name for role, (name, _) in files.items()},
         }
         description["model"].pop("compile_config", None)
-        old = _files_of(path)
-        for name, content in dict(files.values()).items():
-            write_file(os.path.join(path, name), content)
         text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-        write_file(os.path.join(path, DESCRIPTION), text.encode())
-        for name in old:
-            os.remove(os.path.join(path, name))
+        contents = dict(files.values())
+        try:
+            for name, content in contents.items():
+                write_file(os.path.join(path, name), content)
+            write_file(os.path.join(path, DESCRIPTION), text.encode())
+        except BaseException:
+            _remove(path, contents)
+            raise
+        # Those of the translator before, or of a save that was killed.
+        _remove(
+            path,
+            [
+                name
+                for name in os.listdir(path)
+                if VERSIONED.fullmatch(name) and name not in contents
+            ],
+        )
 
     @classmethod
     def load(cls, path) -> "Translator":
@@ -317,12 +333,10 @@ def read_description(path) -> dict:
     return description
 
 
-def _files_of(path):
-    """The files of the translator at `path`, none where there is none."""
-    try:
-        return set(read_description(path)["files"].values())
-    except (FileNotFoundError, ValueError):
-        return set()
+def _remove(path, names):
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(path, name))
 
 
 def _weight_name(model, variable):

@@ -74,8 +74,8 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     """Computes the loss of each token together with its gradient.
 
     The gradient is `softmax(z) - (1 - e) [label] - e / V`. Given here, it
-    takes two passes over the `(B, T, V)` logits; the one derived from the
-    formula, four.
+    reuses the softmax of the forward pass and touches the `(B, T, V)` logits
+    half as often as the one derived from the formula.
 
     Args:
         ids: Int32 tensor `(B, T)`.
@@ -90,25 +90,27 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     def crossentropy(logits):
         dtype = logits.dtype
         logits = ops.cast(logits, "float32")
+        shares = ops.softmax(logits, axis=-1)
+        # The largest share is exp(largest logit - logsumexp), at least 1 / V:
+        # safe to take the logarithm of, and softmax is one fused operation.
+        normalizer = ops.max(logits, axis=-1) - ops.log(
+            ops.max(shares, axis=-1)
+        )
         label_logits = logits_of(ids, logits)  # (B, T)
-        normalizer = ops.logsumexp(logits, axis=-1)
         loss = normalizer - label_logits
         if label_smoothing:
             spread = label_logits - ops.mean(logits, axis=-1)
             loss = loss + label_smoothing * spread
 
         def gradient(upstream):
-            shares = ops.exp(logits - ops.expand_dims(normalizer, -1))
             vocabulary_size = logits.shape[-1]
             is_label = ops.equal(
                 ops.arange(vocabulary_size), ops.expand_dims(ids, -1)
             )
-            shares = shares - label_smoothing / vocabulary_size
-            shares = ops.where(
-                is_label, shares - (1.0 - label_smoothing), shares
-            )
-            shares = shares * ops.expand_dims(upstream, -1)
-            return ops.cast(shares, dtype)
+            spread = label_smoothing / vocabulary_size
+            wanted = ops.where(is_label, 1.0 - label_smoothing + spread, spread)
+            difference = (shares - wanted) * ops.expand_dims(upstream, -1)
+            return ops.cast(difference, dtype)
 
         return loss, gradient
 
