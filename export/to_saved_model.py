@@ -18,14 +18,20 @@ def main(folder, output, *texts):
     translator.export_saved_model(output)
     serve = tf.saved_model.load(output).signatures["serving_default"]
     result = serve(text=tf.constant(texts, tf.string))["translation"].numpy()
+    differences = 0
     for text, expected, exported in zip(
         texts, translator(texts), result, strict=True
     ):
-        same = "the same" if exported.decode() == expected else "NOT the same"
-        print(f"{text}\n-> {exported.decode()} ({same} as the translator)")
+        same = exported.decode() == expected
+        differences += not same
+        print(
+            f"{text}\n-> {exported.decode()} "
+            f"({'' if same else 'NOT '}the same as the translator)"
+        )
+    return differences
 
 
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    sys.exit(min(main(*sys.argv[1:]), 1))

@@ -5,8 +5,8 @@ Every public name is here; each is imported when it is first used, so that
 work where tensorflow is not installed.
 """
 
+import contextlib
 import importlib
-import sys
 
 import wrapt
 
@@ -45,11 +45,10 @@ __all__ = ["__version__", *sorted([*_CORE, *_TEXT])]
 @wrapt.when_imported("keras")
 def _register(keras):
     """Imports the core with Keras, which loads only classes it has met."""
-    homes = {f"keras_transformer.{home}" for home in _CORE.values()}
-    # One that is there already is the one that imports Keras now.
-    if not homes & set(sys.modules):
-        for home in sorted(homes):
-            importlib.import_module(home)
+    for home in sorted(set(_CORE.values())):
+        # One that imports Keras at this moment cannot be imported from yet.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"keras_transformer.{home}")
 
 
 def __getattr__(name):

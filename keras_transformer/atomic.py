@@ -45,8 +45,13 @@ def new_folder(path, overwrite: bool = False):
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
             os.rename(path, os.path.join(old, name))
-            os.rename(partial, path)
-            shutil.rmtree(old)
+            try:
+                os.rename(partial, path)
+            except BaseException:
+                os.rename(os.path.join(old, name), path)
+                raise
+            finally:
+                shutil.rmtree(old)
         else:
             os.rename(partial, path)
     except BaseException:

@@ -5,8 +5,8 @@ from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.masking import causal_mask
 from keras_transformer.masking import combine_masks
-from keras_transformer.masking import first_given
 
 # Added to a score that may not be attended. Finite, so that a row with
 # nothing to attend becomes an average instead of NaN; far below any score, so
@@ -32,6 +32,8 @@ def attention_weights(query, key, mask=None):
     if mask is not None:
         bias = ops.where(mask, 0.0, MASKED_SCORE)  # (B, T, S)
         scores = scores + ops.expand_dims(bias, 1)
+    if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
+        return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)
 
 
@@ -162,10 +164,11 @@ class MultiHeadAttention(keras.layers.Layer):
         return_attention_scores=False,
         training=None,
     ):
+        causal = None
+        if use_causal_mask:
+            causal = causal_mask(ops.shape(query)[1], ops.shape(value)[1])
         mask = combine_masks(
-            padding_mask=first_given(key_mask, value_mask),
-            attention_mask=attention_mask,
-            causal_length=ops.shape(query)[1] if use_causal_mask else None,
+            attention_mask, causal, value_mask=value_mask, key_mask=key_mask
         )
         keys, values = self.keys_and_values(value, key)
         output, weights = self.attend(query, keys, values, mask, training)
@@ -187,9 +190,9 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         query = self._split_heads(self.query_projection(query), self.key_dim)
         weights = attention_weights(query, keys, mask)  # (B, N, T, S)
-        shares = ops.cast(weights, values.dtype)
-        shares = self.attention_dropout(shares, training=training)
-        heads = ops.matmul(shares, values)  # (B, N, T, H)
+        probabilities = ops.cast(weights, values.dtype)
+        probabilities = self.attention_dropout(probabilities, training=training)
+        heads = ops.matmul(probabilities, values)  # (B, N, T, H)
         heads = ops.transpose(heads, (0, 2, 1, 3))
         length = ops.shape(heads)[1]
         heads = ops.reshape(

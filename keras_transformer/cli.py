@@ -3,10 +3,12 @@
 Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
+import contextlib
 import enum
 import os
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +18,10 @@ from keras_transformer.version import __version__
 
 app = typer.Typer(
     name="keras-transformer",
-    help="Train, use, score and export Transformers that translate text.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
 )
 
 TranslatorFolder = Annotated[
@@ -76,8 +77,8 @@ def options(
 ):
     """Train, use, score and export Transformers that translate text.
 
-    `keras-transformer COMMAND --help` shows an example of each command.
-    `--traceback` after any command shows where an error came from.
+    COMMAND --help shows an example of each command. --traceback after any
+    command shows where an error came from.
     """
     if version:
         print(f"keras-transformer {__version__}")
@@ -150,14 +151,17 @@ def train(
     Each epoch ends with the validation loss, a sample translation and the
     model on disk.
 
+    \b
     Example:
-        keras-transformer train train.en train.de -o runs/en-de
+      keras-transformer train train.en train.de -o runs/en-de \\
         --validation val.en val.de --epochs 20
-    """
-    from keras_transformer.training_run import TrainingRun
+    """  # noqa: D301
+    with _quiet_start():
+        from keras_transformer.training_run import TrainingRun
 
     run = TrainingRun(
-        output,
+        os.fspath(output),
+        epochs=epochs,
         preset=preset.value,
         vocabulary_size=vocabulary_size,
         model_type=model_type.value,
@@ -173,19 +177,21 @@ def train(
     )
     run.prepare(source, target, validation, resume, overwrite)
     try:
-        run.fit(epochs)
+        run.fit()
     except KeyboardInterrupt:
-        command = shlex.join([a for a in sys.argv[1:] if a != "--overwrite"])
-        again = command if resume else f"{command} --resume"
+        arguments = sys.argv[1:]
+        if run.epochs_done and not resume:
+            arguments = [a for a in arguments if a != "--overwrite"]
+            arguments.append("--resume")
         print(
             f"\nStopped. {run.state()} Go on with:\n"
-            f"  keras-transformer {again}",
+            f"  keras-transformer {shlex.join(arguments)}",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
     print(
         f"{run.state()} Try it with:\n"
-        f"  echo 'A sentence.' | keras-transformer translate {output}",
+        f"  keras-transformer translate {output} 'A sentence.'",
         file=sys.stderr,
     )
 
@@ -207,15 +213,16 @@ def translate(
 ):
     """Translate arguments, a file, or what is piped in; a line a sentence.
 
+    \b
     Example:
-        keras-transformer translate runs/en-de "A man rides a bike."
-
-        keras-transformer translate runs/en-de < test.en > test.out
-    """
-    from keras_transformer.atomic import check_absent
-    from keras_transformer.atomic import write_file
-    from keras_transformer.text.lines import read_lines
-    from keras_transformer.text.lines import read_stream
+      keras-transformer translate runs/en-de "A man rides a bike."
+      keras-transformer translate runs/en-de < test.en > test.out
+    """  # noqa: D301
+    with _quiet_start():
+        from keras_transformer.atomic import check_absent
+        from keras_transformer.atomic import write_file
+        from keras_transformer.text.lines import read_lines
+        from keras_transformer.text.lines import read_stream
 
     if texts and input:
         raise ValueError(
@@ -224,6 +231,7 @@ def translate(
         )
     if output:
         check_absent(output, overwrite)
+    translator = _load(folder)
     if input:
         texts = list(read_lines(input))
     elif not texts:
@@ -233,7 +241,7 @@ def translate(
                 file=sys.stderr,
             )
         texts = list(read_stream(sys.stdin.buffer, "standard input"))
-    translations = _load(folder)(texts)
+    translations = translator(texts)
     result = "".join(f"{line}\n" for line in translations)
     if output:
         write_file(output, result.encode())
@@ -254,11 +262,13 @@ def evaluate(
 
     Prints BLEU, chrF and the signature to quote beside them.
 
+    \b
     Example:
-        keras-transformer evaluate runs/en-de test.en test.de
-    """
-    from keras_transformer.text import corpus_scores
-    from keras_transformer.text.lines import read_lines
+      keras-transformer evaluate runs/en-de test.en test.de
+    """  # noqa: D301
+    with _quiet_start():
+        from keras_transformer.text import corpus_scores
+        from keras_transformer.text.lines import read_lines
 
     sources, references = list(read_lines(source)), list(read_lines(target))
     if len(sources) != len(references):
@@ -288,10 +298,12 @@ def export(
 ):
     """Write a SavedModel that takes and returns strings.
 
+    \b
     Example:
-        keras-transformer export runs/en-de exported/en-de/1
-    """
-    from keras_transformer.atomic import check_absent
+      keras-transformer export runs/en-de exported/en-de/1
+    """  # noqa: D301
+    with _quiet_start():
+        from keras_transformer.atomic import check_absent
 
     check_absent(output, overwrite)
     _load(folder).export_saved_model(output, overwrite=overwrite)
@@ -303,6 +315,33 @@ def export(
 
 
 def _load(folder):
-    from keras_transformer.translator import Translator
+    with _quiet_start():
+        from keras_transformer.translator import Translator
 
     return Translator.load(folder)
+
+
+@contextlib.contextmanager
+def _quiet_start():
+    """Keeps back what TensorFlow logs when it starts, unless it fails.
+
+    No setting of TensorFlow silences those lines, and the one line of an
+    error would drown in them.
+    """
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
+        except BaseException:
+            os.dup2(real, 2)
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)

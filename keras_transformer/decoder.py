@@ -10,6 +10,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
+from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
 
@@ -82,7 +83,7 @@ class DecoderLayer(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_share(dropout=dropout)
+        check_share(dropout=dropout, attention_dropout=attention_dropout)
         common = {"dtype": self.dtype_policy}
         attention = {
             "num_heads": num_heads,
@@ -145,16 +146,19 @@ class DecoderLayer(keras.layers.Layer):
         training=None,
         inputs_mask=None,
     ):
-        allowed = combine_masks(
-            first_given(padding_mask, inputs_mask),
-            causal_length=ops.shape(inputs)[1],
-        )
-        encoded_allowed = combine_masks(encoded_mask)
+        # Given by name, so that Keras does not join the masks of the tensors.
+        padding_mask = first_given(padding_mask, inputs_mask)
+        check_padding_mask("padding_mask", padding_mask)
+        check_padding_mask("encoded_mask", encoded_mask)
         x = inputs
         # 1. Self-attention over the target so far.
         y = self.self_attention_add_norm.before(x)
         y = self.self_attention(
-            query=y, value=y, attention_mask=allowed, training=training
+            query=y,
+            value=y,
+            value_mask=padding_mask,
+            use_causal_mask=True,
+            training=training,
         )
         x = self.self_attention_add_norm(x, y, training=training)
         # 2. Cross-attention over the source.
@@ -162,7 +166,7 @@ class DecoderLayer(keras.layers.Layer):
         y, weights = self.cross_attention(
             query=y,
             value=encoded,
-            attention_mask=encoded_allowed,
+            value_mask=encoded_mask,
             return_attention_scores=True,
             training=training,
         )
@@ -205,7 +209,7 @@ class DecoderLayer(keras.layers.Layer):
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
         y, _ = self.cross_attention.attend(
-            y, *encoded_cache, mask=combine_masks(encoded_mask)
+            y, *encoded_cache, mask=combine_masks(encoded_mask=encoded_mask)
         )
         x = self.cross_attention_add_norm(x, y)
         # 3. Feed-forward network.
@@ -345,7 +349,6 @@ class Decoder(keras.layers.Layer):
         training=None,
         inputs_mask=None,
     ):
-        padding_mask = first_given(padding_mask, inputs_mask)
         x = inputs
         scores = []
         for layer in self.layers:
@@ -353,6 +356,7 @@ class Decoder(keras.layers.Layer):
                 x,
                 encoded,
                 padding_mask=padding_mask,
+                inputs_mask=inputs_mask,
                 encoded_mask=encoded_mask,
                 return_attention_scores=True,
                 training=training,
@@ -389,13 +393,15 @@ class Decoder(keras.layers.Layer):
     def step(self, inputs, position, cache, encoded_cache, encoded_mask=None):
         """Computes one position through all layers; see `DecoderLayer.step`."""
         x = inputs
-        kept = []
-        for layer, own, source in zip(
+        new_cache = []
+        for layer, layer_cache, layer_encoded_cache in zip(
             self.layers, cache, encoded_cache, strict=True
         ):
-            x, own = layer.step(x, position, own, source, encoded_mask)
-            kept.append(own)
-        return self.final_norm(x), kept
+            x, layer_cache = layer.step(
+                x, position, layer_cache, layer_encoded_cache, encoded_mask
+            )
+            new_cache.append(layer_cache)
+        return self.final_norm(x), new_cache
 
     def get_config(self):
         return {

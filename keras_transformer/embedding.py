@@ -38,6 +38,7 @@ class TokenEmbedding(keras.layers.Layer):
         with `reverse=True`.
 
     Raises:
+        TypeError: If ids are not integers.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 
@@ -77,14 +78,21 @@ class TokenEmbedding(keras.layers.Layer):
             check_width("inputs", inputs.shape, self.hidden_dim)
             inputs = ops.cast(inputs, self.compute_dtype)
             return ops.matmul(inputs, ops.transpose(self.embeddings))
+        if not _are_ids(inputs):
+            raise TypeError(
+                "`inputs` must be integers, unless `reverse=True`. Received: "
+                f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
+                "without `dtype='int32'`?"
+            )
         vectors = ops.take(
             self.embeddings, ops.cast(inputs, "int32"), axis=0
         )  # (B, T, D)
         return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype)
 
     def compute_mask(self, inputs, previous_mask=None):
-        is_ids = "int" in keras.backend.standardize_dtype(inputs.dtype)
-        return padding_mask(inputs) if self.mask_zero and is_ids else None
+        if not _are_ids(inputs):  # vectors, on their way to logits
+            return previous_mask
+        return padding_mask(inputs) if self.mask_zero else None
 
     def get_config(self):
         return {
@@ -93,3 +101,7 @@ class TokenEmbedding(keras.layers.Layer):
             "hidden_dim": self.hidden_dim,
             "mask_zero": self.mask_zero,
         }
+
+
+def _are_ids(inputs):
+    return "int" in keras.backend.standardize_dtype(inputs.dtype)

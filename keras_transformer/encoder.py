@@ -9,7 +9,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
-from keras_transformer.masking import combine_masks
+from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import first_given
 
 
@@ -76,7 +76,7 @@ class EncoderLayer(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_share(dropout=dropout)
+        check_share(dropout=dropout, attention_dropout=attention_dropout)
         common = {"dtype": self.dtype_policy}
         self.self_attention = MultiHeadAttention(
             num_heads=num_heads,
@@ -128,13 +128,17 @@ class EncoderLayer(keras.layers.Layer):
         mask=None,
         inputs_mask=None,
     ):
-        allowed = combine_masks(
-            first_given(padding_mask, inputs_mask, mask), attention_mask
-        )
+        # Given by name, so that Keras does not join the mask of `inputs`.
+        padding_mask = first_given(padding_mask, inputs_mask, mask)
+        check_padding_mask("padding_mask", padding_mask)
         x = inputs
         y = self.self_attention_add_norm.before(x)
         y = self.self_attention(
-            query=y, value=y, attention_mask=allowed, training=training
+            query=y,
+            value=y,
+            value_mask=padding_mask,
+            attention_mask=attention_mask,
+            training=training,
         )
         x = self.self_attention_add_norm(x, y, training=training)
         y = self.feed_forward_add_norm.before(x)
@@ -265,12 +269,15 @@ class Encoder(keras.layers.Layer):
         mask=None,
         inputs_mask=None,
     ):
-        allowed = combine_masks(
-            first_given(padding_mask, inputs_mask, mask), attention_mask
-        )
+        padding_mask = first_given(padding_mask, inputs_mask, mask)
         x = inputs
         for layer in self.layers:
-            x = layer(x, attention_mask=allowed, training=training)
+            x = layer(
+                x,
+                padding_mask=padding_mask,
+                attention_mask=attention_mask,
+                training=training,
+            )
         return self.final_norm(x)
 
     def get_config(self):

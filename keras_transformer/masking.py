@@ -2,7 +2,7 @@
 
 from keras import ops
 
-PAD_TOKEN_ID = 0
+from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 
 def padding_mask(ids):
@@ -10,22 +10,24 @@ def padding_mask(ids):
     return ops.not_equal(ids, PAD_TOKEN_ID)
 
 
-def causal_mask(target_length):
-    """Lets each position attend itself and those before, `(1, T, T)` bool."""
-    positions = ops.arange(target_length)
+def causal_mask(target_length, source_length=None):
+    """Lets a query attend keys up to its own position, `(1, T, S)` bool."""
+    source_length = target_length if source_length is None else source_length
     allowed = ops.greater_equal(
-        ops.expand_dims(positions, 1), ops.expand_dims(positions, 0)
+        ops.expand_dims(ops.arange(target_length), 1),
+        ops.expand_dims(ops.arange(source_length), 0),
     )
     return ops.expand_dims(allowed, 0)
 
 
-def combine_masks(padding_mask=None, attention_mask=None, causal_length=None):
-    """Joins what a query may attend by every mask given.
+def combine_masks(attention_mask=None, causal_mask=None, **padding_masks):
+    """Joins all masks given: attended is what every one of them allows.
 
     Args:
-        padding_mask: Bool tensor `(B, S)`, the keys that are not padding.
         attention_mask: Bool tensor `(B, T, S)` or `(T, S)`.
-        causal_length: Length `T` to mask the future of, in tokens.
+        causal_mask: Bool tensor `(1, T, S)`.
+        **padding_masks: Bool tensors `(B, S)`, the keys that are not padding,
+            under the names that a message gives them; or `None`.
 
     Returns:
         Bool tensor that broadcasts to `(B, T, S)`, `None` without any mask.
@@ -33,10 +35,11 @@ def combine_masks(padding_mask=None, attention_mask=None, causal_length=None):
     Raises:
         ValueError: If a mask has another number of axes.
     """
-    masks = []
-    if padding_mask is not None:
-        _check_axes("padding_mask", padding_mask, (2,), "(B, S)")
-        masks.append(ops.expand_dims(ops.cast(padding_mask, "bool"), 1))
+    masks = [] if causal_mask is None else [causal_mask]
+    for name, padding_mask in padding_masks.items():
+        if padding_mask is not None:
+            check_padding_mask(name, padding_mask)
+            masks.append(ops.expand_dims(ops.cast(padding_mask, "bool"), 1))
     if attention_mask is not None:
         _check_axes(
             "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"
@@ -45,8 +48,6 @@ def combine_masks(padding_mask=None, attention_mask=None, causal_length=None):
         if len(attention_mask.shape) == 2:
             attention_mask = ops.expand_dims(attention_mask, 0)
         masks.append(attention_mask)
-    if causal_length is not None:
-        masks.append(causal_mask(causal_length))
     if not masks:
         return None
     combined = masks[0]
@@ -58,6 +59,12 @@ def combine_masks(padding_mask=None, attention_mask=None, causal_length=None):
 def first_given(*masks):
     """Returns the first mask that is not `None`, `None` if there is none."""
     return next((mask for mask in masks if mask is not None), None)
+
+
+def check_padding_mask(name, mask):
+    """Raises unless the mask is `None` or of shape `(B, S)`."""
+    if mask is not None:
+        _check_axes(name, mask, (2,), "(B, S)")
 
 
 def _check_axes(name, mask, allowed, shape):

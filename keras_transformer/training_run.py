@@ -1,6 +1,7 @@
 """What `keras-transformer train` does: from two text files to a translator."""
 
 import dataclasses
+import json
 import os
 import shutil
 import sys
@@ -9,15 +10,21 @@ from pathlib import Path
 import keras
 
 from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.text import Tokenizer
 from keras_transformer.text import translation_dataset
 from keras_transformer.text.lines import lines_of
 from keras_transformer.training import LabelSmoothedCrossentropy
+from keras_transformer.training import Perplexity
 from keras_transformer.training import WarmupSchedule
+from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator import Translator
+
+SETTINGS = "settings.json"
 
 
 @dataclasses.dataclass
@@ -29,6 +36,7 @@ class TrainingRun:
 
     Attributes:
         output: The folder.
+        epochs: Passes over the text.
         preset: Size of the model.
         vocabulary_size: Pieces of the vocabulary that both sides share.
         model_type: Kind of vocabulary, `"unigram"` or `"bpe"`.
@@ -45,6 +53,7 @@ class TrainingRun:
     """
 
     output: str
+    epochs: int
     preset: str
     vocabulary_size: int
     model_type: str
@@ -61,20 +70,34 @@ class TrainingRun:
     def prepare(
         self, source, target, validation, resume=False, overwrite=False
     ):
-        """Reads the text and makes the model, or finds out what is wrong.
+        """Finds out what is wrong, then reads the text and makes the model.
 
         Args:
             source: Text file.
             target: Its translation.
             validation: A pair of files like them, or `None`.
-            resume: Whether to go on with the translator in the folder.
-            overwrite: Whether to replace the translator in the folder.
+            resume: Whether to go on with the run in the folder.
+            overwrite: Whether to replace the run in the folder.
         """
+        check_positive(epochs=self.epochs)
         check_share(average_decay=self.average_decay)
+        for path in (source, target, *(validation or ())):
+            check_file(path)
+        self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
+        self.schedule = WarmupSchedule(
+            hidden_dim=(
+                PRESETS[self.preset]["hidden_dim"]
+                if self.learning_rate is None
+                else None
+            ),
+            warmup_steps=self.warmup_steps,
+            peak_learning_rate=self.learning_rate,
+        )
         keras.utils.set_random_seed(self.seed)
         self.resume = resume
         self.epochs_done = 0
         if resume:
+            self._check_settings()
             self.translator = Translator.load(self.output)
         else:
             check_absent(self.output, overwrite)
@@ -96,33 +119,37 @@ class TrainingRun:
         self.sample = next(line for line in lines_of(watched) if line.strip())
         self._compile()
 
-    def fit(self, epochs: int):
+    def fit(self):
         """Trains until `epochs` passes over the text are done."""
-        check_positive(epochs=epochs)
-        folder = os.path.join(self.output, "training")
         if not self.resume:
-            shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder, exist_ok=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder, exist_ok=True)
         # In this order: the backup keeps the weights that training goes on
         # with, then the mean takes their place until the next epoch begins.
         callbacks = [
             keras.callbacks.BackupAndRestore(
-                os.path.join(folder, "backup"), delete_checkpoint=False
+                os.path.join(self.folder, "backup"),
+                double_checkpoint=True,
+                delete_checkpoint=False,
             ),
             keras.callbacks.CSVLogger(
-                os.path.join(folder, "log.csv"), append=self.resume
+                os.path.join(self.folder, "log.csv"), append=self.resume
             ),
         ]
         if self.average_decay:
             callbacks.append(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
         callbacks.append(_EpochEnd(self))
-        self.translator.model.fit(
-            self.train_data,
-            validation_data=self.validation_data,
-            epochs=epochs,
-            verbose=1 if sys.stdout.isatty() else 2,
-            callbacks=callbacks,
-        )
+        try:
+            self.translator.model.fit(
+                self.train_data,
+                validation_data=self.validation_data,
+                epochs=self.epochs,
+                verbose=1 if sys.stdout.isatty() else 2,
+                callbacks=callbacks,
+            )
+        finally:
+            if not self.epochs_done and not self.resume:
+                shutil.rmtree(self.folder)  # nothing to go on with
 
     def state(self) -> str:
         """Says what is on disk."""
@@ -133,7 +160,40 @@ class TrainingRun:
             )
         if self.resume:
             return f"No further epoch has ended; {self.output} is as it was."
-        return "No epoch has ended, so no trained translator is on disk."
+        return "No epoch has ended, and nothing was written."
+
+    @property
+    def folder(self) -> str:
+        """Where the run keeps what it needs to go on, and its log."""
+        return os.path.join(self.output, "training")
+
+    def save(self):
+        """Writes the translator, and the settings of the run beside it."""
+        settings = {**dataclasses.asdict(self)}
+        del settings["output"], settings["epochs"]
+        write_file(
+            os.path.join(self.folder, SETTINGS),
+            json.dumps(settings, indent=2).encode(),
+        )
+        self.translator.save(self.output, overwrite=True)
+
+    def _check_settings(self):
+        """Raises unless the folder holds a run with the same settings."""
+        path = os.path.join(self.folder, SETTINGS)
+        try:
+            with open(path, encoding="utf-8") as file:
+                settings = json.load(file)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ValueError(
+                f"There is no training to go on with in {self.output}. Leave "
+                "out `--resume`."
+            ) from None
+        for name, value in settings.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"`{name}` must be what training began with, {value}. "
+                    f"Received: {name}={getattr(self, name)}."
+                )
 
     def _new_translator(self, source, target):
         tokenizer = Tokenizer.train(
@@ -152,22 +212,17 @@ class TrainingRun:
 
     def _compile(self):
         """Section 5.3. Text has many lengths, which XLA would each compile."""
-        model = self.translator.model
-        schedule = WarmupSchedule(
-            hidden_dim=None if self.learning_rate else model.hidden_dim,
-            warmup_steps=self.warmup_steps,
-            peak_learning_rate=self.learning_rate,
-        )
-        model.compile(
+        self.translator.model.compile(
             optimizer=keras.optimizers.Adam(
-                schedule,
+                self.schedule,
                 beta_1=0.9,
                 beta_2=0.98,
                 epsilon=1e-9,
                 use_ema=self.average_decay > 0,
                 ema_momentum=self.average_decay,
             ),
-            loss=LabelSmoothedCrossentropy(self.label_smoothing),
+            loss=self.loss,
+            weighted_metrics=[Perplexity()],
             jit_compile=keras.backend.backend() == "jax",
         )
 
@@ -180,7 +235,7 @@ class _EpochEnd(keras.callbacks.Callback):
         self.run = run
 
     def on_epoch_end(self, epoch, logs=None):
-        self.run.translator.save(self.run.output, overwrite=True)
+        self.run.save()
         self.run.epochs_done = epoch + 1
         translation = self.run.translator([self.run.sample])[0]
         print(f"\n  {self.run.sample}\n  -> {translation}", flush=True)

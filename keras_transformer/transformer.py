@@ -6,18 +6,19 @@ from keras import ops
 
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
-from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
-from keras_transformer.masking import PAD_TOKEN_ID
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.search import GreedySearch
+from keras_transformer.special_tokens import END_TOKEN_ID
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.special_tokens import START_TOKEN_ID
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.
@@ -44,6 +45,9 @@ PRESETS = {
         "dropout": 0.3,
     },
 }
+
+# What may be passed to `fit` by mistake in place of a dictionary.
+ARRAYS = (dict, list, tuple, np.ndarray)
 
 # Section 6.1: the output may be so much longer than the input, in tokens.
 EXTRA_LENGTH = 50
@@ -80,10 +84,10 @@ class Transformer(keras.Model):
             (see `SinusoidalPositionalEncoding`), or `"learned"`.
         max_length: Longest source and target in tokens; needed for learned
             positions, and no limit by default for sinusoids.
-        source_vocabulary_size: Number of source tokens where they are not
-            the target's; the source then has an embedding of its own.
+        source_vocabulary_size: Number of source tokens where the source has a
+            vocabulary of its own, and with it an embedding of its own.
         tie_source: Whether source and target share one embedding. By default
-            where they share a vocabulary.
+            where `source_vocabulary_size` is not given.
         tie_output: Whether the output projection is the target embedding.
         start_token_id: The token that starts a target.
         end_token_id: The token that ends a source and a target.
@@ -136,19 +140,21 @@ class Transformer(keras.Model):
         source_vocabulary_size: int | None = None,
         tie_source: bool | None = None,
         tie_output: bool = True,
-        start_token_id: int = 2,
-        end_token_id: int = 3,
+        start_token_id: int = START_TOKEN_ID,
+        end_token_id: int = END_TOKEN_ID,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
-        check_share(dropout=dropout)
+        check_share(dropout=dropout, attention_dropout=attention_dropout)
+        if tie_source is None:
+            tie_source = source_vocabulary_size is None
         if source_vocabulary_size is None:
             source_vocabulary_size = vocabulary_size
-        same_vocabulary = source_vocabulary_size == vocabulary_size
-        if tie_source is None:
-            tie_source = same_vocabulary
-        if tie_source and not same_vocabulary:
+        check_positive(source_vocabulary_size=source_vocabulary_size)
+        if max_length is not None:
+            check_positive(max_length=max_length)
+        if tie_source and source_vocabulary_size != vocabulary_size:
             raise ValueError(
                 "`tie_source` must be False where source and target have "
                 "vocabularies of their own. Received: tie_source=True, "
@@ -160,7 +166,17 @@ class Transformer(keras.Model):
             ("end_token_id", end_token_id),
         ):
             check_positive(**{name: token_id})
-            check_ids_in_range(name, token_id, vocabulary_size)
+            if token_id >= vocabulary_size:
+                raise ValueError(
+                    f"`{name}` must be less than `vocabulary_size`. Received: "
+                    f"{name}={token_id}, vocabulary_size={vocabulary_size}."
+                )
+
+        if start_token_id == end_token_id:
+            raise ValueError(
+                "`start_token_id` and `end_token_id` must differ. Received: "
+                f"start_token_id={start_token_id}, end_token_id={end_token_id}."
+            )
 
         self.vocabulary_size = vocabulary_size
         self.source_vocabulary_size = source_vocabulary_size
@@ -261,6 +277,7 @@ class Transformer(keras.Model):
         super().build(inputs_shape)
 
     def call(self, inputs, training=None):
+        _check_keys("inputs", inputs)
         source_ids = ops.cast(inputs["source_ids"], "int32")
         target_ids = ops.cast(inputs["target_ids"], "int32")
         encoded = self.encode(source_ids, training=training)  # (B, S, D)
@@ -414,6 +431,8 @@ class Transformer(keras.Model):
         source_ids = check_ids(
             "source_ids", source_ids, self.source_vocabulary_size
         )
+        if source_ids.shape[1] == 0:  # JAX cannot split heads of nothing
+            source_ids = np.pad(source_ids, ((0, 0), (0, 1)))
         check_not_negative(min_length=min_length)
         if max_length is not None:
             check_positive(max_length=max_length)
@@ -435,10 +454,17 @@ class Transformer(keras.Model):
     def fit(self, x=None, y=None, *args, **kwargs):
         """Trains, as `keras.Model.fit`, after a look at the ids.
 
-        Arrays are checked whole, a `tf.data.Dataset` by its first batch: an
-        id outside the vocabulary is a `ValueError`.
+        Arrays are checked whole, a `tf.data.Dataset` by its first batch, for
+        training and for validation: an id outside the vocabulary is a
+        `ValueError`. In a later batch, TensorFlow finds it on a CPU; compiled
+        with XLA or on another device, nothing does.
         """
         self._check_data(x, y)
+        validation_data = kwargs.get("validation_data")
+        if isinstance(validation_data, tuple):
+            self._check_data(*validation_data[:2])
+        elif validation_data is not None:
+            self._check_data(validation_data, None)
         if _is_dataset(x):  # has an order of its own; Keras would warn
             kwargs.setdefault("shuffle", False)
         return super().fit(x, y, *args, **kwargs)
@@ -503,19 +529,16 @@ class Transformer(keras.Model):
             for inputs, labels, *_ in x.take(1):
                 self._check_data(inputs, labels)
             return
-        if not isinstance(x, dict):  # a generator, which a look would use up
-            return
+        if hasattr(x, "__iter__") and not isinstance(x, ARRAYS):
+            return  # a generator, which a look would use up
+        _check_keys("x", x)
         sizes = {
             "source_ids": self.source_vocabulary_size,
             "target_ids": self.vocabulary_size,
         }
         for name, size in sizes.items():
-            if name not in x:
-                raise ValueError(
-                    "`x` must have the keys 'source_ids' and 'target_ids'. "
-                    f"Received: x with keys {sorted(x)}."
-                )
-            check_ids(name, ops.convert_to_numpy(x[name]), size)
+            ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
+            self._check_length(name, ids.shape[1])
         if y is not None:
             check_ids("y", ops.convert_to_numpy(y), self.vocabulary_size)
 
@@ -529,6 +552,16 @@ class Transformer(keras.Model):
 
 def _is_dataset(x):
     return hasattr(x, "element_spec")  # as every tf.data.Dataset has
+
+
+def _check_keys(name, inputs):
+    keys = sorted(inputs) if isinstance(inputs, dict) else None
+    if keys is None or not {"source_ids", "target_ids"} <= set(keys):
+        received = f"keys {keys}" if keys else f"type {type(inputs).__name__}"
+        raise (ValueError if keys else TypeError)(
+            f"`{name}` must be a dictionary with 'source_ids' and "
+            f"'target_ids'. Received: {name} of {received}."
+        )
 
 
 class _Generators:

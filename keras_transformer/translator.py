@@ -21,8 +21,11 @@ from keras_transformer.version import __version__
 
 DESCRIPTION = "translator.json"
 FORMAT = 1
-VERSIONED = re.compile(
-    r"(model|tokenizer|source|target)-[0-9a-f]{8}\.(safetensors|model)"
+ROLES = ("weights", "tokenizer", "target_tokenizer")
+# What a save writes, and what a killed one leaves unfinished.
+WRITTEN = re.compile(
+    r"\.?((model|tokenizer|source|target)-[0-9a-f]{8}\.(safetensors|model)"
+    r"|translator\.json)(\.\w{8})?"
 )
 
 # Source tokens in one batch with the room for their targets; about 200 MB of
@@ -62,7 +65,7 @@ class Translator:
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
-    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=20, verbose=0)
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
     >>> model = Transformer.from_preset("tiny", tokenizer.vocabulary_size)
     >>> translator = Translator(model, tokenizer)
     >>> len(translator(["the cat sees the dog", ""], max_length=4))
@@ -95,6 +98,13 @@ class Translator:
                 f"model with {model.source_vocabulary_size} and "
                 f"{model.vocabulary_size}."
             )
+        special = (tokenizer.start_token_id, tokenizer.end_token_id)
+        if special != (model.start_token_id, model.end_token_id):
+            raise ValueError(
+                "`model` must start and end targets as its tokenizer does, "
+                f"with {special[0]} and {special[1]}. Received: start_token_id="
+                f"{model.start_token_id}, end_token_id={model.end_token_id}."
+            )
         self.model = model
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer
@@ -121,7 +131,9 @@ class Translator:
         scores = np.zeros(len(rows), "float32")
         for batch in batches_by_length([len(row) for row in rows]):
             target_ids, batch_scores = self.model.generate(
-                _padded([rows[index] for index in batch]),
+                _padded(
+                    [rows[index] for index in batch], self.model.max_length
+                ),
                 search=self.search,
                 min_length=min_length,
                 max_length=max_length,
@@ -185,7 +197,8 @@ class Translator:
                 write_file(os.path.join(path, name), content)
             write_file(os.path.join(path, DESCRIPTION), text.encode())
         except BaseException:
-            _remove(path, contents)
+            if _weights_on_disk(path) not in contents:
+                _remove(path, contents)
             raise
         # Those of the translator before, or of a save that was killed.
         _remove(
@@ -193,7 +206,8 @@ class Translator:
             [
                 name
                 for name in os.listdir(path)
-                if VERSIONED.fullmatch(name) and name not in contents
+                if WRITTEN.fullmatch(name)
+                and name not in (*contents, DESCRIPTION)
             ],
         )
 
@@ -253,7 +267,7 @@ def batches_by_length(lengths, tokens_per_batch: int = TOKENS_PER_BATCH):
         A list of lists of indices; sentences without tokens are in none.
 
     Example:
-    >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=130)
+    >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=110)
     [[1], [3, 0]]
     """
     check_positive(tokens_per_batch=tokens_per_batch)
@@ -320,15 +334,27 @@ def read_description(path) -> dict:
             f"The folder must hold a translator. Received: {path!r}, which has "
             f"no {DESCRIPTION}."
         ) from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no UTF-8, or no JSON
         raise ValueError(
             f"{DESCRIPTION} is damaged. Received: {path!r}: {error}."
         ) from error
-    if description.get("format") != FORMAT:
+    is_object = isinstance(description, dict)
+    if is_object and description.get("format") not in (None, FORMAT):
         raise ValueError(
             f"The translator must be of format {FORMAT}. Received: {path!r} of "
-            f"format {description.get('format')!r}. Was it saved by a newer "
+            f"format {description['format']!r}. Was it saved by a newer "
             "keras-transformer?"
+        )
+    needed = ("format", "model", "search", "files")
+    if (
+        not is_object
+        or not all(key in description for key in needed)
+        or not isinstance(description["files"], dict)
+        or not all(role in description["files"] for role in ROLES)
+    ):
+        raise ValueError(
+            f"{DESCRIPTION} is damaged. Received: {path!r}, which lacks one of "
+            f"{', '.join((*needed, *ROLES))}."
         )
     return description
 
@@ -339,13 +365,22 @@ def _remove(path, names):
             os.remove(os.path.join(path, name))
 
 
+def _weights_on_disk(path):
+    """The weights that a translator at `path` names, `None` without one."""
+    try:
+        return read_description(path)["files"]["weights"]
+    except (OSError, ValueError):
+        return None
+
+
 def _weight_name(model, variable):
     return variable.path.removeprefix(f"{model.name}/")
 
 
-def _padded(rows):
+def _padded(rows, max_length):
     longest = max(map(len, rows))
     longest = -(-longest // LENGTH_STEP) * LENGTH_STEP
+    longest = min(longest, max_length or longest)
     ids = np.zeros((len(rows), longest), "int32")
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values

@@ -188,9 +188,10 @@ def main():
     print(
         f"5. The SavedModel in {exported} gives the same in a process with "
         "tensorflow and tensorflow_text alone. Try:\n"
-        f"   python examples/quickstart/use_saved_model.py {exported} "
-        '"The train leaves at half past three."\n'
-        f'   keras-transformer translate {OUTPUT} "{SHOWN}"'
+        f"   {sys.executable} examples/quickstart/use_saved_model.py {exported} "
+        f'"{SHOWN}"\n'
+        f"   {sys.executable} -m keras_transformer translate {OUTPUT} "
+        f'"{SHOWN}"'
     )
 
 

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+
 # What a score becomes that must not be chosen; finite, so that sums stay so.
 FORBIDDEN_SCORE = -1e9
 
@@ -76,7 +78,7 @@ class GreedySearch:
             gained = ops.squeeze(best, 1) - ops.logsumexp(logits, axis=-1)
 
             scores = scores + ops.where(done, 0.0, gained)
-            token_ids = ops.where(done, 0, token_ids)
+            token_ids = ops.where(done, PAD_TOKEN_ID, token_ids)
             target_ids = ops.slice_update(
                 target_ids, (0, position), ops.expand_dims(token_ids, 1)
             )

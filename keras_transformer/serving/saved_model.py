@@ -7,6 +7,7 @@ import os
 import keras
 import tensorflow as tf
 
+from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import new_folder
 
 
@@ -15,10 +16,10 @@ def export_saved_model(translator, path, overwrite: bool = False):
 
     Signatures:
 
-    - `serving_default`: `text` string `(N,)` -> `translation` string `(N,)`,
-      `score` float32 `(N,)`.
-    - `translate_ids`: `source_ids` int32 `(N, S)` -> `target_ids` int32 `(N,
-      T)`, `score` float32 `(N,)`. Rows of ids end with the end token, 3, then
+    - `serving_default`: `text` string `(B,)` -> `translation` string `(B,)`,
+      `score` float32 `(B,)`.
+    - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32 `(B,
+      T)`, `score` float32 `(B,)`. Rows of ids end with the end token, 3, then
       padding, 0.
 
     A program that loads it needs tensorflow, and tensorflow-text for its
@@ -30,7 +31,8 @@ def export_saved_model(translator, path, overwrite: bool = False):
         overwrite: Whether to replace what is there.
 
     Raises:
-        FileExistsError: If the folder is not empty, unless `overwrite`.
+        FileExistsError: If the folder is not empty, unless `overwrite` and it
+            holds a SavedModel.
         RuntimeError: If Keras does not run on TensorFlow.
     """
     if keras.backend.backend() != "tensorflow":
@@ -40,10 +42,19 @@ def export_saved_model(translator, path, overwrite: bool = False):
             "with KERAS_BACKEND=tensorflow; the translator's folder is the "
             "same for every backend."
         )
+    if (
+        os.path.isdir(path)
+        and os.listdir(path)
+        and not os.path.isfile(os.path.join(path, "saved_model.pb"))
+    ):
+        raise FileExistsError(
+            f"{os.fspath(path)!r} holds something else than a SavedModel, and "
+            "nothing in it was touched. Export to another folder."
+        )
+    check_absent(path, overwrite)
     graph = TranslationGraph(translator)
     with new_folder(path, overwrite) as folder:
         archive = keras.export.ExportArchive()
-        archive.track(translator.model)
         archive.track(graph)
         archive.add_endpoint(
             "serving_default",
@@ -68,21 +79,25 @@ class TranslationGraph(tf.Module):
     def __init__(self, translator):
         super().__init__()
         self.translator = translator
-        # Kept by name, so that a SavedModel tracks what resources they have.
-        self.source_tokenizer = translator.tokenizer.tensor_tokenizer
-        self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer
+        self.source_tokenizer = translator.tokenizer.tensor_tokenizer()
+        self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer()
 
     def translate_text(self, text):
-        """Translates strings `(N,)`."""
-        pieces = self.translator.tokenizer.encode_tensor(text)
+        """Translates strings `(B,)`."""
+        pieces = self.source_tokenizer.encode(text)
         result = self.translate_ids(self._sources(pieces))
-        translation = self.translator.target_tokenizer.decode_tensor(
-            result["target_ids"]
-        )
+        translation = self.target_tokenizer.decode(result["target_ids"])
         return {"translation": translation, "score": result["score"]}
 
     def translate_ids(self, source_ids):
-        """Translates ids `(N, S)`, each row through its end token."""
+        """Translates ids `(B, S)`, each row through its end token."""
+        longest = self.translator.model.max_length
+        if longest is not None:
+            tf.debugging.assert_less_equal(
+                tf.shape(source_ids)[1],
+                longest,
+                f"The source must not be longer than {longest} tokens.",
+            )
         target_ids, scores = self.translator.model.search(
             source_ids, self.translator.search
         )
@@ -91,7 +106,7 @@ class TranslationGraph(tf.Module):
         return {"target_ids": target_ids[:, :longest], "score": scores}
 
     def _sources(self, pieces):
-        """Adds the end token, but to empty text, and pads: `(N, S)`."""
+        """Adds the end token, but to empty text, and pads: `(B, S)`."""
         lengths = tf.cast(pieces.row_lengths(), tf.int32)[:, tf.newaxis]
         ids = tf.pad(pieces.to_tensor(), [[0, 0], [0, 1]])
         positions = tf.range(tf.shape(ids)[1])

@@ -47,7 +47,7 @@ def corpus_scores(
             f"{len(references)} references."
         )
     bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize)
-    chrf = sacrebleu.CHRF()
+    chrf = sacrebleu.CHRF(lowercase=lowercase)
     return CorpusScores(
         bleu=round(bleu.corpus_score(translations, [references]).score, 4),
         chrf=round(chrf.corpus_score(translations, [references]).score, 4),

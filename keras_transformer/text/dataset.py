@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import os
 import sys
 
 import numpy as np
@@ -11,10 +10,11 @@ import tensorflow as tf
 from rich.progress import track
 
 from keras_transformer.checks import check_positive
+from keras_transformer.special_tokens import END_TOKEN_ID
+from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.lines import lines_of
-from keras_transformer.text.tokenizer import END_TOKEN_ID
-from keras_transformer.text.tokenizer import START_TOKEN_ID
+from keras_transformer.text.lines import name_of
 from keras_transformer.text.tokenizer import Tokenizer
 
 # Lines to split into ids at a time: enough for all cores, little memory.
@@ -70,7 +70,7 @@ def translation_dataset(
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
-    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=20, verbose=0)
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
     >>> dataset = translation_dataset(lines, lines, tokenizer, verbose=0)
     >>> inputs, labels, weights = next(iter(dataset))
     >>> sorted(inputs), labels.shape == weights.shape
@@ -164,10 +164,7 @@ def _string_pairs(source, target):
             "`target` must be given where `source` is no dataset of pairs. "
             "Received: target=None."
         )
-    names = [
-        os.fspath(text) if isinstance(text, (str, os.PathLike)) else "lines"
-        for text in (source, target)
-    ]
+    names = [name_of(text) for text in (source, target)]
     return _line_pairs(source, target, names), ", ".join(dict.fromkeys(names))
 
 
@@ -228,12 +225,13 @@ def _read(pairs, tokenizers, max_length, verbose):
     row_lengths = ([], [])
     lengths = []
     num_empty = num_long = 0
+    console = rich.console.Console(stderr=True)
     for chunk in track(
         chunks(pairs, CHUNK_LINES),
         description="Splitting text",
         total=None,
-        console=rich.console.Console(stderr=True),
-        disable=not verbose,
+        console=console,
+        disable=not verbose or not console.is_terminal,
         transient=True,
     ):
         kept = []

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from keras_transformer.checks import check_file
 
+# A longer list of strings is text.
+MOST_PATHS = 100
+
 
 def read_lines(path) -> Iterator[str]:
     """Reads a UTF-8 file line by line, without the line ends.
@@ -36,8 +39,8 @@ def read_stream(stream, name: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"Text must be UTF-8. Received: {name!r}, line {number}, byte "
-                f"{error.start + 1} is 0x{line[error.start]:02x}. Convert it, "
-                "for example with `iconv -f latin1 -t utf-8`."
+                f"{error.start + 1} is 0x{error.object[error.start]:02x}. "
+                "Convert it, for example with `iconv -f latin1 -t utf-8`."
             ) from None
         yield text.rstrip("\r\n")
 
@@ -47,8 +50,8 @@ def lines_of(files_or_lines) -> Iterator[str]:
 
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
-            A sequence of strings is taken as paths where the first of them
-            is a file, else as lines.
+            A list of strings is taken as paths where it is short and one of
+            them is a file, else as lines.
 
     Raises:
         FileNotFoundError: If a path is no file.
@@ -77,6 +80,15 @@ def lines_of(files_or_lines) -> Iterator[str]:
         yield line
 
 
+def name_of(files_or_lines) -> str:
+    """What a message calls the text: its files, or "the lines given"."""
+    if isinstance(files_or_lines, (str, os.PathLike)):
+        return os.fspath(files_or_lines)
+    if _are_paths(files_or_lines):
+        return ", ".join(map(os.fspath, files_or_lines))
+    return "the lines given"
+
+
 def chunks(items: Iterable, size: int) -> Iterator[list]:
     """Groups items into lists of `size`, the last one shorter."""
     iterator = iter(items)
@@ -85,12 +97,13 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 
 
 def _are_paths(items):
-    if not isinstance(items, (list, tuple)) or not items:
+    if not isinstance(items, (list, tuple)) or len(items) > MOST_PATHS:
         return False
-    first = items[0]
-    if isinstance(first, os.PathLike):
-        return True
+    return any(map(_is_path, items))
+
+
+def _is_path(item):
     try:
-        return isinstance(first, str) and os.path.isfile(first)
-    except ValueError:  # a null character, which no path has
+        return isinstance(item, os.PathLike) or os.path.isfile(item)
+    except (TypeError, ValueError):  # no string, or one with a null character
         return False

@@ -10,20 +10,25 @@ import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
 from rich.progress import track
+from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
+from keras_transformer.special_tokens import END_TOKEN_ID
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import name_of
 
 MODEL_TYPES = ("unigram", "bpe")
 
-# Fixed for every tokenizer this library trains or loads.
-PAD_TOKEN_ID = 0
-UNKNOWN_TOKEN_ID = 1
-START_TOKEN_ID = 2
-END_TOKEN_ID = 3
+UNKNOWN_TEXT = " ⁇ "
+
+# The special pieces and one more.
+LEAST_VOCABULARY_SIZE = 5
 
 # A vocabulary learned from more lines hardly differs, and costs memory.
 MAX_TRAINING_LINES = 2_000_000
@@ -48,7 +53,7 @@ class Tokenizer:
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
-    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=20, verbose=0)
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
     >>> tokenizer.decode(tokenizer.encode("the dog sees the dog"))
     'the dog sees the dog'
     """
@@ -75,7 +80,11 @@ class Tokenizer:
                 f"{len(model)} bytes that are none."
             ) from error
         self._check_special_ids()
-        self._tensor_tokenizer = None
+        settings = sentencepiece_model_pb2.ModelProto.FromString(
+            model
+        ).trainer_spec
+        self.is_unigram = settings.model_type == settings.UNIGRAM
+        self.has_byte_fallback = settings.byte_fallback
 
     @classmethod
     def train(
@@ -114,19 +123,26 @@ class Tokenizer:
                 UTF-8.
         """
         check_positive(vocabulary_size=vocabulary_size)
+        if vocabulary_size < LEAST_VOCABULARY_SIZE:
+            raise ValueError(
+                f"`vocabulary_size` must be at least {LEAST_VOCABULARY_SIZE}, "
+                "the special pieces and one more. Received: vocabulary_size="
+                f"{vocabulary_size}."
+            )
         check_choice(MODEL_TYPES, model_type=model_type)
         if not 0 < character_coverage <= 1:
             raise ValueError(
                 "`character_coverage` must be in (0, 1]. Received: "
                 f"character_coverage={character_coverage}."
             )
+        console = rich.console.Console(stderr=True)
         counted = _Counted(
             track(
                 lines_of(files_or_lines),
                 description="Reading text",
                 total=None,
-                console=rich.console.Console(stderr=True),
-                disable=not verbose,
+                console=console,
+                disable=not verbose or not console.is_terminal,
                 transient=True,
             )
         )
@@ -150,8 +166,12 @@ class Tokenizer:
                 minloglevel=2,
             )
         except RuntimeError as error:
+            if counted.error:  # about the text, not the training
+                raise counted.error from None
             raise _training_error(
-                str(error), vocabulary_size, counted.count
+                str(error),
+                vocabulary_size,
+                f"{counted.count} lines in {name_of(files_or_lines)}",
             ) from error
         return cls(model.getvalue())
 
@@ -213,8 +233,8 @@ class Tokenizer:
         """
         rows = list(ids)
         if rows and not hasattr(rows[0], "__len__"):
-            return self._processor.Decode(self._content(rows))
-        return [self._processor.Decode(self._content(row)) for row in rows]
+            return self._join(self._content(rows))
+        return [self._join(self._content(row)) for row in rows]
 
     def encode_tensor(self, texts):
         """`encode` as TensorFlow operations.
@@ -225,7 +245,7 @@ class Tokenizer:
         Returns:
             Ragged int32 tensor of shape `(B, None)`.
         """
-        return self.tensor_tokenizer.tokenize(texts)
+        return self.tensor_tokenizer().encode(texts)
 
     def decode_tensor(self, ids):
         """`decode` as TensorFlow operations.
@@ -237,45 +257,23 @@ class Tokenizer:
         Returns:
             String tensor of shape `(B,)`.
         """
-        content = tf.not_equal(ids, PAD_TOKEN_ID) & tf.not_equal(
-            ids, END_TOKEN_ID
+        return self.tensor_tokenizer().decode(ids)
+
+    def tensor_tokenizer(self) -> "TensorTokenizer":
+        """Makes what a graph keeps to encode and decode by itself."""
+        return TensorTokenizer(self)
+
+    def _join(self, ids):
+        if not self.is_unigram or self.has_byte_fallback:
+            return self._processor.Decode(ids)
+        # As the fast operation joins, which differs at the start of a text.
+        text = "".join(
+            UNKNOWN_TEXT
+            if token_id == UNKNOWN_TOKEN_ID
+            else self._processor.IdToPiece(token_id).replace("▁", " ")
+            for token_id in ids
         )
-        lengths = tf.reduce_sum(tf.cast(content, tf.int32), axis=1)
-        return self.tensor_tokenizer.detokenize(
-            tf.RaggedTensor.from_tensor(ids, lengths)
-        )
-
-    @property
-    def tensor_tokenizer(self):
-        """The tensorflow-text tokenizer behind the tensor operations."""
-        if self._tensor_tokenizer is None:
-            # The fast one is a constant in the graph and runs in LiteRT, but
-            # gives other ids for BPE and knows no byte pieces.
-            if self.is_unigram and not self.has_byte_fallback:
-                self._tensor_tokenizer = tf_text.FastSentencepieceTokenizer(
-                    model=self.model
-                )
-            else:
-                # Named for its vocabulary: two tokenizers of one name swap
-                # vocabularies in a SavedModel (tensorflow/text #1304).
-                digest = hashlib.sha256(self.model).hexdigest()
-                self._tensor_tokenizer = tf_text.SentencepieceTokenizer(
-                    model=self.model,
-                    out_type=tf.int32,
-                    name=f"sentencepiece_{digest[:16]}",
-                )
-        return self._tensor_tokenizer
-
-    @property
-    def is_unigram(self) -> bool:
-        """Whether the model is a unigram one, else BPE."""
-        specification = sentencepiece_model(self.model).trainer_spec
-        return specification.model_type == specification.UNIGRAM
-
-    @property
-    def has_byte_fallback(self) -> bool:
-        """Whether unknown characters are spelled in bytes."""
-        return sentencepiece_model(self.model).trainer_spec.byte_fallback
+        return text.removeprefix(" ")
 
     def _content(self, row):
         content = []
@@ -314,34 +312,73 @@ class Tokenizer:
             )
 
 
-def sentencepiece_model(model: bytes):
-    """Parses the bytes of a model, for its settings."""
-    from sentencepiece import sentencepiece_model_pb2
+class TensorTokenizer(tf.Module):
+    """A tokenizer as TensorFlow operations, for a graph to keep.
 
-    return sentencepiece_model_pb2.ModelProto.FromString(model)
+    Make it where it is used: the operations of BPE models are gone after
+    `tf.random.set_seed`, which clears TensorFlow's cache of kernels.
+
+    Args:
+        tokenizer: The `Tokenizer` to equal.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        super().__init__()
+        # The fast one is a constant in the graph and runs in LiteRT, but
+        # gives other ids for BPE and knows no byte pieces.
+        if tokenizer.is_unigram and not tokenizer.has_byte_fallback:
+            self.operations = tf_text.FastSentencepieceTokenizer(
+                model=tokenizer.model
+            )
+        else:
+            # Named for its vocabulary: two tokenizers of one name swap
+            # vocabularies in a SavedModel (tensorflow/text #1304).
+            digest = hashlib.sha256(tokenizer.model).hexdigest()
+            self.operations = tf_text.SentencepieceTokenizer(
+                model=tokenizer.model,
+                out_type=tf.int32,
+                name=f"sentencepiece_{digest[:16]}",
+            )
+
+    def encode(self, texts):
+        """Ragged ids `(B, None)` of strings `(B,)`."""
+        return self.operations.tokenize(texts)
+
+    def decode(self, ids):
+        """Strings `(B,)` of ids `(B, T)`, ended and padded."""
+        is_content = (ids != PAD_TOKEN_ID) & (ids != END_TOKEN_ID)
+        lengths = tf.reduce_sum(tf.cast(is_content, tf.int32), axis=1)
+        return self.operations.detokenize(
+            tf.RaggedTensor.from_tensor(ids, lengths)
+        )
 
 
 class _Counted:
-    """Counts what passes."""
+    """Counts what passes, and keeps the error that ends it."""
 
     def __init__(self, items):
         self.items = items
         self.count = 0
+        self.error = None
 
     def __iter__(self):
-        for item in self.items:
-            self.count += 1
-            yield item
+        try:
+            for item in self.items:
+                self.count += 1
+                yield item
+        except (OSError, TypeError, ValueError) as error:
+            self.error = error
+            raise
 
 
-def _training_error(message, vocabulary_size, line_count):
+def _training_error(message, vocabulary_size, text):
     """Says in our words what SentencePiece's trainer says in its own."""
-    if "sentences_.empty()" in message:
+    if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(
-            f"Text must not be empty. Received: {line_count} lines without any "
-            "text to learn a vocabulary from."
+            f"Text must not be empty. Received: {text} without anything to "
+            "learn a vocabulary from."
         )
-    text = f"Received: vocabulary_size={vocabulary_size}, {line_count} lines."
+    text = f"Received: vocabulary_size={vocabulary_size}, {text}."
     most = re.search(r"value <= (\d+)", message)
     if most:
         return ValueError(

@@ -27,7 +27,6 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             `epsilon_ls` in the paper, 0.1 there.
         reduction: As for `keras.losses.Loss`.
         name: Name of the loss.
-        dtype: Dtype policy of the loss.
 
     Call arguments:
         y_true: Int tensor `(B, T)`, the ids that follow each position.
@@ -44,7 +43,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     >>> loss = LabelSmoothedCrossentropy(0.1)
     >>> logits = keras.ops.array([[[0.0, 4.0, 0.0], [0.0, 0.0, 4.0]]])
     >>> round(float(loss([[1, 2]], logits)), 4)
-    0.3027
+    0.3026
     """
 
     def __init__(
@@ -52,9 +51,9 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         label_smoothing: float = 0.1,
         reduction: str = "mean_with_sample_weight",
         name: str = "label_smoothed_crossentropy",
-        dtype=None,
     ):
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+        # Keras casts the ids to this dtype; a smaller one would round them.
+        super().__init__(name=name, reduction=reduction, dtype="float32")
         check_share(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
 
@@ -90,27 +89,29 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     def crossentropy(logits):
         dtype = logits.dtype
         logits = ops.cast(logits, "float32")
-        shares = ops.softmax(logits, axis=-1)
-        # The largest share is exp(largest logit - logsumexp), at least 1 / V:
+        probabilities = ops.softmax(logits, axis=-1)
+        # The largest one is exp(largest logit - logsumexp), at least 1 / V:
         # safe to take the logarithm of, and softmax is one fused operation.
-        normalizer = ops.max(logits, axis=-1) - ops.log(
-            ops.max(shares, axis=-1)
+        log_normalizer = ops.max(logits, axis=-1) - ops.log(
+            ops.max(probabilities, axis=-1)
         )
         label_logits = logits_of(ids, logits)  # (B, T)
-        loss = normalizer - label_logits
+        loss = log_normalizer - label_logits
         if label_smoothing:
-            spread = label_logits - ops.mean(logits, axis=-1)
-            loss = loss + label_smoothing * spread
+            margin = label_logits - ops.mean(logits, axis=-1)
+            loss = loss + label_smoothing * margin
 
         def gradient(upstream):
             vocabulary_size = logits.shape[-1]
             is_label = ops.equal(
                 ops.arange(vocabulary_size), ops.expand_dims(ids, -1)
             )
-            spread = label_smoothing / vocabulary_size
-            wanted = ops.where(is_label, 1.0 - label_smoothing + spread, spread)
-            difference = (shares - wanted) * ops.expand_dims(upstream, -1)
-            return ops.cast(difference, dtype)
+            share = label_smoothing / vocabulary_size
+            target_probabilities = ops.where(
+                is_label, 1.0 - label_smoothing + share, share
+            )
+            difference = probabilities - target_probabilities
+            return ops.cast(difference * ops.expand_dims(upstream, -1), dtype)
 
         return loss, gradient
 

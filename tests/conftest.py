@@ -1,0 +1,36 @@
+"""What every test stands on: quiet logs, seeds and full float32 precision."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# One thread a process: the models are tiny, and pytest-xdist fills the cores.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+# TF32 off, where a GPU has it.
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
+os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
+
+import hypothesis
+import keras
+import pytest
+
+# The same examples in every run; no deadline, as the first one may compile.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=25,
+)
+hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    keras.utils.set_random_seed(20170612)
+
+
+@pytest.fixture(autouse=True)
+def dtype_policy():
+    yield
+    keras.config.set_dtype_policy("float32")

@@ -1,0 +1,204 @@
+"""What every layer promises, one promise a function."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+
+from .compiled import COMPILE
+from .compiled import traced
+from .compiled import xla
+from .layers import CASES
+from .layers import PUBLIC
+
+SMALL = {"num_layers": 1, "num_heads": 3, "hidden_dim": 33}
+LAYERS = {
+    name: member
+    for name, member in PUBLIC.items()
+    if issubclass(member, keras.layers.Layer)
+}
+DROPPING = [
+    (case, share)
+    for case in CASES
+    for share in case.arguments
+    if share.endswith("dropout")
+]
+
+each_case = pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: case.layer.__name__
+)
+each_trainable_case = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.num_weights],
+    ids=lambda case: case.layer.__name__,
+)
+each_share = pytest.mark.parametrize(
+    ("case", "share"),
+    DROPPING,
+    ids=[f"{case.layer.__name__}-{share}" for case, share in DROPPING],
+)
+
+
+@each_case
+def test_symbolic_shape_and_dtype_equal_eager(case):
+    layer = case.make()
+    inputs = {
+        name: keras.Input(batch_shape=shape, dtype=case.dtype)
+        for name, shape in case.shapes.items()
+    }
+    symbolic = case.call(layer, inputs)
+    eager = case.call(layer, case.arrays())
+    assert tuple(symbolic.shape) == tuple(eager.shape)
+    assert symbolic.dtype == keras.backend.standardize_dtype(eager.dtype)
+
+
+@each_case
+def test_eager_traced_and_xla_agree(case):
+    layer = case.make()
+    inputs = case.arrays()
+    eager = case.call(layer, inputs)
+    tensors = {name: ops.array(array) for name, array in inputs.items()}
+    for compiled in (traced, xla):
+        outputs = compiled(lambda tensors: case.call(layer, tensors))(tensors)
+        np.testing.assert_allclose(outputs, eager, rtol=1e-4, atol=1e-5)
+
+
+@each_case
+def test_batch_size_and_lengths_may_be_unknown(case):
+    layer = case.make()
+    model = case.functional(layer)
+    larger = {
+        name: (batch_size + 1, length + 4, *width)
+        for name, (batch_size, length, *width) in case.shapes.items()
+    }
+    for shapes in (case.shapes, larger):
+        inputs = case.arrays(shapes)
+        expected = case.call(layer, inputs)
+        np.testing.assert_allclose(
+            model(inputs), expected, rtol=1e-4, atol=1e-5
+        )
+
+
+@each_case
+def test_number_of_weights(case):
+    layer = case.make()
+    case.call(layer, case.arrays())
+    assert len(layer.weights) == case.num_weights
+
+
+@each_case
+def test_list_gives_no_argument_its_default(case):
+    parameters = dict(inspect.signature(case.layer).parameters)
+    del parameters["kwargs"]
+    assert case.arguments.keys() == parameters.keys()
+    for name, parameter in parameters.items():
+        assert case.arguments[name] != parameter.default, name
+
+
+@each_case
+def test_configuration_holds_every_argument(case):
+    config = case.make(name="someone", dtype="mixed_bfloat16").get_config()
+    assert config["name"] == "someone"
+    for name, value in case.arguments.items():
+        assert config[name] == value, name
+    again = case.layer.from_config(config)
+    assert again.compute_dtype == "bfloat16"
+    assert again.get_config() == config
+
+
+@each_case
+def test_default_arguments_survive_a_configuration(case):
+    parameters = inspect.signature(case.layer).parameters
+    chosen = {
+        name: case.arguments[name]
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and name != "kwargs"
+    }
+    if case.layer is kt.Transformer:  # whose defaults are large
+        chosen.update(SMALL)
+    config = case.layer(**chosen).get_config()
+    assert case.layer.from_config(config).get_config() == config
+
+
+@each_case
+def test_keras_file_round_trip(case, tmp_path):
+    layer = case.make()
+    model = case.functional(layer)
+    inputs = case.arrays()
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again(inputs), model(inputs), rtol=1e-6)
+    (loaded,) = (
+        candidate
+        for candidate in again.layers
+        if isinstance(candidate, case.layer)
+    )
+    assert loaded.get_config() == layer.get_config()
+
+
+@each_case
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_is_near_float32(case, policy):
+    # A few roundings to the 8 (11) bits of bfloat16 (float16).
+    tolerance = {"mixed_bfloat16": 0.05, "mixed_float16": 0.005}[policy]
+    inputs = case.arrays()
+    layer = case.make()
+    expected = ops.convert_to_numpy(case.call(layer, inputs))
+    half = case.make(dtype=policy)
+    case.call(half, inputs)
+    half.set_weights(layer.get_weights())
+    outputs = case.call(half, inputs)
+    dtype = keras.backend.standardize_dtype(outputs.dtype)
+    assert dtype == policy.removeprefix("mixed_")
+    outputs = ops.convert_to_numpy(ops.cast(outputs, "float32"))
+    assert np.isfinite(outputs).all()
+    error = np.abs(outputs - expected).max() / np.abs(expected).max()
+    assert error < tolerance
+
+
+@each_share
+def test_dropout_changes_outputs_in_training_only(case, share):
+    shares = {name: 0.0 for name in case.arguments if name.endswith("dropout")}
+    layer = case.make(**{**shares, share: 0.5})
+    inputs = case.arrays()
+    first = case.call(layer, inputs)
+    np.testing.assert_array_equal(case.call(layer, inputs), first)
+    np.testing.assert_array_equal(
+        case.call(layer, inputs, training=False), first
+    )
+    trained = case.call(layer, inputs, training=True)
+    assert np.abs(ops.subtract(trained, first)).max() > 1e-3
+    again = case.call(layer, inputs, training=True)
+    assert np.abs(ops.subtract(again, trained)).max() > 1e-3
+
+
+@each_trainable_case
+def test_one_step_of_fit_reaches_every_weight(case):
+    layer = case.make()
+    model = case.functional(layer)
+    before = {weight.path: ops.copy(weight) for weight in layer.weights}
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse", **COMPILE)
+    inputs = case.arrays()
+    labels = np.random.default_rng(5).normal(size=model(inputs).shape)
+    history = model.fit(inputs, labels, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    for weight in layer.weights:
+        assert np.isfinite(ops.convert_to_numpy(weight)).all(), weight.path
+        if weight.path.endswith("key/bias"):
+            continue  # adds the same to all scores of a row: no gradient
+        change = np.abs(ops.subtract(weight, before[weight.path])).max()
+        assert change > 0, weight.path
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_public_layer_is_in_the_list(name):
+    assert LAYERS[name] in [case.layer for case in CASES]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_public_layer_shows_an_example(name):
+    assert "\nExample:\n" in inspect.getdoc(LAYERS[name])

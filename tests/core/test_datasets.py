@@ -1,0 +1,68 @@
+"""What `fit` sees of a `tf.data.Dataset`; collected with TensorFlow alone."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+from .compiled import COMPILE
+from .copying import copy_task
+from .layers import D
+from .layers import F
+from .layers import N
+from .layers import S
+from .layers import V
+
+
+def make_model(**options):
+    model = kt.Transformer(
+        V,
+        num_layers=1,
+        num_heads=N,
+        hidden_dim=D,
+        intermediate_dim=F,
+        **options,
+    )
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1),
+        loss=kt.LabelSmoothedCrossentropy(),
+        **COMPILE,
+    )
+    return model
+
+
+def padded_batches(inputs, labels):
+    """Makes batches whose sizes and lengths are not known beforehand."""
+    ids = tf.TensorSpec((None, None), tf.int32)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter([(inputs, labels)]),
+        output_signature=({"source_ids": ids, "target_ids": ids}, ids),
+    )
+    return dataset.apply(tf.data.experimental.assert_cardinality(1))
+
+
+@pytest.mark.parametrize("name", ["source_ids", "target_ids", "y"])
+def test_fit_checks_the_ids_of_the_first_batch(name):
+    inputs, labels = copy_task(2)
+    batch = {**inputs, "y": labels}
+    batch[name] = batch[name] + V
+    labels = batch.pop("y")
+    message = re.escape(f"`{name}` must be in [0, 13), the ids of the vocab")
+    for elements in ((batch, labels), (batch, labels, labels != 0)):
+        with pytest.raises(ValueError, match=message):
+            make_model().fit(tf.data.Dataset.from_tensors(elements))
+
+
+def test_fit_checks_the_lengths_of_the_first_batch():
+    model = make_model(positional_encoding="learned", max_length=S - 1)
+    with pytest.raises(ValueError, match="must not be longer than `max_len"):
+        model.fit(padded_batches(*copy_task(2)), verbose=0)
+
+
+def test_fit_takes_batches_of_unknown_lengths():
+    history = make_model().fit(padded_batches(*copy_task(2)), verbose=0)
+    assert np.isfinite(history.history["loss"]).all()

@@ -1,0 +1,457 @@
+"""Every wrong call fails early, with the fix in its message."""
+
+import re
+
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.checks import check_file
+
+from .layers import B
+from .layers import D
+from .layers import F
+from .layers import N
+from .layers import S
+from .layers import T
+from .layers import V
+
+LAYER = {"num_heads": N, "hidden_dim": D, "intermediate_dim": F}
+STACK = {**LAYER, "num_layers": 1}
+IDS = {
+    "source_ids": np.full((B, S), 4, "int32"),
+    "target_ids": np.full((B, T), 5, "int32"),
+}
+LABELS = np.full((B, T), 6, "int32")
+
+# Constructors and the arguments they need.
+LAYERS = {
+    kt.MultiHeadAttention: {"num_heads": N, "hidden_dim": D},
+    kt.FeedForward: {"hidden_dim": D, "intermediate_dim": F},
+    kt.EncoderLayer: LAYER,
+    kt.DecoderLayer: LAYER,
+    kt.Encoder: STACK,
+    kt.Decoder: STACK,
+    kt.TokenEmbedding: {"vocabulary_size": V, "hidden_dim": D},
+    kt.LearnedPositionalEncoding: {"max_length": S, "hidden_dim": D},
+    kt.Transformer: {**STACK, "vocabulary_size": V},
+}
+SIZES = [(layer, name) for layer, sizes in LAYERS.items() for name in sizes]
+HEADED = [layer for layer, sizes in LAYERS.items() if "num_heads" in sizes]
+DROPPING = [
+    (layer, name)
+    for layer in (kt.FeedForward, *HEADED)
+    for name in ("dropout", "attention_dropout")
+    if name in layer.__init__.__annotations__
+]
+
+
+def name_of(value):
+    return getattr(value, "__name__", str(value))
+
+
+def make_model(**options):
+    return kt.Transformer(V, **STACK, **options)
+
+
+def zeros(*shape):
+    return np.zeros(shape, "float32")
+
+
+def raises(kind, message):
+    return pytest.raises(kind, match=re.escape(message))
+
+
+# Arguments of the layers.
+
+
+@pytest.mark.parametrize(("layer", "name"), SIZES, ids=name_of)
+def test_sizes_must_be_positive(layer, name):
+    with raises(ValueError, f"`{name}` must be at least 1. Received: {name}=0"):
+        layer(**{**LAYERS[layer], name: 0})
+
+
+@pytest.mark.parametrize(("layer", "name"), SIZES, ids=name_of)
+def test_sizes_must_be_integers(layer, name):
+    for value in (2.5, "8", True, None):
+        message = f"`{name}` must be an integer. Received: {name}={value!r} of "
+        with raises(TypeError, f"{message}type {type(value).__name__}."):
+            layer(**{**LAYERS[layer], name: value})
+
+
+@pytest.mark.parametrize("layer", HEADED, ids=name_of)
+@pytest.mark.parametrize("name", ["key_dim", "value_dim"])
+def test_sizes_of_heads_must_be_positive(layer, name):
+    with raises(ValueError, f"`{name}` must be at least 1. Received: {name}=0"):
+        layer(**LAYERS[layer], **{name: 0})
+
+
+@pytest.mark.parametrize("layer", HEADED, ids=name_of)
+def test_heads_must_divide_the_width(layer):
+    message = (
+        "`hidden_dim` must be a multiple of `num_heads`. Received: "
+        "hidden_dim=34, num_heads=3. Pass `key_dim` for heads of another size."
+    )
+    with raises(ValueError, message):
+        layer(**{**LAYERS[layer], "hidden_dim": 34})
+    layer(**{**LAYERS[layer], "hidden_dim": 34}, key_dim=7)
+
+
+@pytest.mark.parametrize(("layer", "name"), DROPPING, ids=name_of)
+def test_shares_must_be_in_range(layer, name):
+    for value in (-0.1, 1, 1.0, 30, float("nan")):
+        message = f"`{name}` must be in [0, 1). Received: {name}={value}."
+        with raises(ValueError, message):
+            layer(**LAYERS[layer], **{name: value})
+
+
+@pytest.mark.parametrize(("layer", "name"), DROPPING, ids=name_of)
+def test_shares_must_be_numbers(layer, name):
+    for value in ("0.1", None, True):
+        message = f"`{name}` must be a number. Received: {name}={value!r} of "
+        with raises(TypeError, f"{message}type {type(value).__name__}."):
+            layer(**LAYERS[layer], **{name: value})
+
+
+def test_layout_must_be_known():
+    message = (
+        "`layout` must be one of 'interleaved', 'concatenated'. Received: "
+        "layout='learned'."
+    )
+    with raises(ValueError, message):
+        kt.SinusoidalPositionalEncoding("learned")
+
+
+# Inputs of the layers.
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (kt.FeedForward, [zeros(B, T, 7)]),
+        (kt.EncoderLayer, [zeros(B, S, 7)]),
+        (kt.DecoderLayer, [zeros(B, T, 7), zeros(B, S, D)]),
+        (kt.Encoder, [zeros(B, S, 7)]),
+        (kt.Decoder, [zeros(B, T, 7), zeros(B, S, D)]),
+        (kt.LearnedPositionalEncoding, [zeros(B, T, 7)]),
+    ],
+    ids=name_of,
+)
+def test_inputs_must_have_the_width_of_the_layer(layer, inputs):
+    message = r"`inputs` must be `hidden_dim` wide. Received: inputs.shape=\("
+    with pytest.raises(ValueError, match=message + ".* 7.*, hidden_dim=33"):
+        layer(**LAYERS[layer])(*inputs)
+
+
+def test_vectors_must_have_the_width_of_the_embedding():
+    message = (
+        "`inputs` must be `hidden_dim` wide. Received: inputs.shape=(2, 5, 7), "
+        "hidden_dim=33."
+    )
+    with raises(ValueError, message):
+        kt.TokenEmbedding(V, D)(zeros(B, T, 7), reverse=True)
+
+
+@pytest.mark.parametrize("start_position", [0, 4])
+def test_inputs_must_fit_the_learned_positions(start_position):
+    layer = kt.LearnedPositionalEncoding(max_length=S, hidden_dim=D)
+    message = (
+        "`inputs` must not be longer than `max_length`. Received: length=8, "
+        "max_length=7."
+    )
+    with raises(ValueError, message):
+        layer(zeros(B, 8 - start_position, D), start_position=start_position)
+
+
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        (kt.EncoderLayer, "padding_mask"),
+        (kt.EncoderLayer, "attention_mask"),
+        (kt.Encoder, "padding_mask"),
+        (kt.Encoder, "attention_mask"),
+        (kt.DecoderLayer, "padding_mask"),
+        (kt.DecoderLayer, "encoded_mask"),
+        (kt.Decoder, "padding_mask"),
+        (kt.Decoder, "encoded_mask"),
+        (kt.MultiHeadAttention, "value_mask"),
+        (kt.MultiHeadAttention, "key_mask"),
+        (kt.MultiHeadAttention, "attention_mask"),
+    ],
+    ids=name_of,
+)
+def test_masks_must_have_their_axes(layer, name):
+    others = {
+        kt.DecoderLayer: ["encoded"],
+        kt.Decoder: ["encoded"],
+        kt.MultiHeadAttention: ["value"],
+    }
+    arguments = {other: zeros(B, S, D) for other in others.get(layer, [])}
+    arguments[name] = np.ones((B, 1, T, S), bool)
+    expected = "(B, T, S) or (T, S)" if name == "attention_mask" else "(B, S)"
+    message = (
+        f"`{name}` must have shape {expected}. Received: "
+        f"{name}.shape=(2, 1, 5, 7)."
+    )
+    with raises(ValueError, message):
+        layer(**LAYERS[layer])(zeros(B, T, D), **arguments)
+
+
+# The model.
+
+
+def test_preset_must_be_known():
+    message = "`preset` must be one of 'tiny', 'base', 'big'. Received: preset="
+    with raises(ValueError, f"{message}'huge'."):
+        kt.Transformer.from_preset("huge", V)
+
+
+def test_positions_must_be_known():
+    message = (
+        "`positional_encoding` must be one of 'interleaved', 'concatenated', "
+        "'learned'. Received: positional_encoding='rotary'."
+    )
+    with raises(ValueError, message):
+        make_model(positional_encoding="rotary")
+
+
+def test_learned_positions_need_a_length():
+    message = (
+        "`max_length` must be given for learned positions. Received: "
+        "positional_encoding='learned', max_length=None."
+    )
+    with raises(ValueError, message):
+        make_model(positional_encoding="learned")
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "learned"])
+def test_length_of_the_model_must_be_positive(layout):
+    with raises(ValueError, "`max_length` must be at least 1. Received: max_"):
+        make_model(positional_encoding=layout, max_length=0)
+
+
+def test_one_embedding_cannot_serve_two_vocabularies():
+    message = (
+        "`tie_source` must be False where source and target have vocabularies "
+        "of their own. Received: tie_source=True, vocabulary_size=13, "
+        "source_vocabulary_size=17."
+    )
+    with raises(ValueError, message):
+        make_model(source_vocabulary_size=17, tie_source=True)
+
+
+def test_source_vocabulary_must_be_positive():
+    with raises(ValueError, "`source_vocabulary_size` must be at least 1."):
+        make_model(source_vocabulary_size=0)
+
+
+@pytest.mark.parametrize("name", ["start_token_id", "end_token_id"])
+def test_special_tokens_must_be_in_the_vocabulary(name):
+    with raises(ValueError, f"`{name}` must be in [0, 13), the ids of the voc"):
+        make_model(**{name: V})
+    with raises(ValueError, f"`{name}` must be at least 1. Received: {name}=0"):
+        make_model(**{name: 0})
+    with raises(TypeError, f"`{name}` must be an integer."):
+        make_model(**{name: "</s>"})
+
+
+def test_start_and_end_must_differ():
+    message = (
+        "`start_token_id` and `end_token_id` must differ. Received: "
+        "start_token_id=4, end_token_id=4."
+    )
+    with raises(ValueError, message):
+        make_model(start_token_id=4, end_token_id=4)
+
+
+# Ids given to `fit` and `generate`.
+
+WRONG_IDS = [
+    (
+        [[4, 13]],
+        ValueError,
+        "{name}` must be in [0, 13), the ids of the vocabulary. Received: "
+        "{name} with id 13. Were the ids made with another tokenizer?",
+    ),
+    ([[4, -1]], ValueError, "Received: {name} with id -1."),
+    ([[4.0]], TypeError, "`{name}` must hold integers. Received: {name}.dtype"),
+    ([["a"]], TypeError, "`{name}` must hold integers. Received: {name}.dtype"),
+    (
+        [[True]],
+        TypeError,
+        "`{name}` must hold integers. Received: {name}.dtype",
+    ),
+    (
+        [4, 5],
+        ValueError,
+        "`{name}` must have shape (B, T), shorter rows padded with 0. "
+        "Received: {name}.shape=(2,).",
+    ),
+    ([[[4]]], ValueError, "Received: {name}.shape=(1, 1, 1)."),
+    ([[4, 5], [6]], ValueError, "Received: {name}.shape=(2,)."),
+    ([], ValueError, "Received: {name}.shape=(0,)."),
+]
+
+each_wrong_ids = pytest.mark.parametrize(
+    ("ids", "kind", "message"),
+    WRONG_IDS,
+    ids=[str(ids) for ids, _, _ in WRONG_IDS],
+)
+
+
+@each_wrong_ids
+def test_generate_checks_ids(ids, kind, message):
+    with raises(kind, message.format(name="source_ids")):
+        make_model().generate(ids)
+
+
+def test_generate_checks_ids_against_the_source_vocabulary():
+    model = make_model(source_vocabulary_size=V + 4)
+    with raises(ValueError, "`source_ids` must be in [0, 17)"):
+        model.generate([[17]])
+
+
+@pytest.mark.parametrize("name", ["source_ids", "target_ids"])
+@pytest.mark.parametrize("token_id", [-1, V])
+def test_fit_checks_ids_of_arrays(name, token_id):
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    wrong = {**IDS, name: IDS[name].copy()}
+    wrong[name][-1, -1] = token_id
+    message = f"`{name}` must be in [0, 13), the ids of the vocabulary. Rec"
+    with raises(ValueError, message):
+        model.fit(wrong, LABELS)
+
+
+def test_fit_checks_labels():
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    with raises(ValueError, "`y` must be in [0, 13)"):
+        model.fit(IDS, LABELS + V)
+    with raises(TypeError, "`y` must hold integers. Received: y.dtype=float64"):
+        model.fit(IDS, LABELS * 1.0)
+    with raises(ValueError, "`y` must have shape (B, T)"):
+        model.fit(IDS, LABELS[0])
+
+
+def test_fit_checks_tensors():
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    wrong = {name: ops.array(ids + V) for name, ids in IDS.items()}
+    with raises(ValueError, "`source_ids` must be in [0, 13)"):
+        model.fit(wrong, ops.array(LABELS))
+
+
+def test_fit_checks_lengths():
+    model = make_model(positional_encoding="learned", max_length=T)
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    with raises(ValueError, "must not be longer than `max_length`. Received:"):
+        model.fit(IDS, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize("name", ["source_ids", "target_ids"])
+def test_fit_needs_both_sides(name):
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    message = (
+        "`x` must have the keys 'source_ids' and 'target_ids'. Received: x "
+        f"with keys ['{name}']."
+    )
+    with raises(ValueError, message):
+        model.fit({name: IDS[name]}, LABELS)
+
+
+# Limits of `generate`.
+
+
+def test_lengths_must_be_positive():
+    model = make_model()
+    with raises(ValueError, "`max_length` must be at least 1. Received: max_"):
+        model.generate([[4, 3]], max_length=0)
+    with raises(TypeError, "`max_length` must be an integer. Received: max_le"):
+        model.generate([[4, 3]], max_length=5.0)
+    with raises(ValueError, "`min_length` must not be negative. Received: min"):
+        model.generate([[4, 3]], min_length=-1)
+    with raises(TypeError, "`min_length` must be an integer. Received: min_le"):
+        model.generate([[4, 3]], min_length="1")
+
+
+@pytest.mark.parametrize("min_length", [5, 6])
+def test_lengths_must_leave_room(min_length):
+    message = (
+        "`min_length` must be less than `max_length`. Received: min_length="
+        f"{min_length}, max_length=5."
+    )
+    with raises(ValueError, message):
+        make_model().generate([[4, 3]], min_length=min_length, max_length=5)
+
+
+@pytest.mark.parametrize("layout", ["learned", "interleaved"])
+def test_sources_must_fit_the_model(layout):
+    model = make_model(positional_encoding=layout, max_length=S)
+    message = (
+        "`source_ids` must not be longer than `max_length`. Received: "
+        "source_ids of 8 tokens, max_length=7."
+    )
+    with raises(ValueError, message):
+        model.generate(np.full((1, 8), 4))
+
+
+def test_inputs_of_the_model_must_fit_the_learned_positions():
+    model = make_model(positional_encoding="learned", max_length=T)
+    message = "`inputs` must not be longer than `max_length`. Received: length"
+    with raises(ValueError, message):
+        model(IDS)
+
+
+# Training kit and files.
+
+
+def test_smoothing_must_be_a_share():
+    message = "`label_smoothing` must be in [0, 1). Received: label_smoothing="
+    with raises(ValueError, f"{message}1.0."):
+        kt.LabelSmoothedCrossentropy(1.0)
+    with raises(TypeError, "`label_smoothing` must be a number. Received: lab"):
+        kt.LabelSmoothedCrossentropy("0.1")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"hidden_dim": D, "peak_learning_rate": 0.1}]
+)
+def test_schedule_needs_one_height(arguments):
+    received = {"hidden_dim": None, "peak_learning_rate": None, **arguments}
+    message = (
+        "Exactly one of `hidden_dim` and `peak_learning_rate` must be given. "
+        f"Received: hidden_dim={received['hidden_dim']}, "
+        f"peak_learning_rate={received['peak_learning_rate']}."
+    )
+    with raises(ValueError, message):
+        kt.WarmupSchedule(**arguments)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, float("nan")])
+def test_rates_must_be_positive(value):
+    with raises(
+        ValueError, f"`scale` must be greater than 0. Received: scale={value}"
+    ):
+        kt.WarmupSchedule(hidden_dim=D, scale=value)
+    message = "`peak_learning_rate` must be greater than 0. Received: peak_"
+    with raises(ValueError, f"{message}learning_rate={value}."):
+        kt.WarmupSchedule(peak_learning_rate=value)
+
+
+@pytest.mark.parametrize("name", ["hidden_dim", "warmup_steps"])
+def test_sizes_of_the_schedule_must_be_positive(name):
+    with raises(ValueError, f"`{name}` must be at least 1. Received: {name}=0"):
+        kt.WarmupSchedule(**{"hidden_dim": D, name: 0})
+    with raises(TypeError, f"`{name}` must be an integer. Received: {name}='"):
+        kt.WarmupSchedule(**{"hidden_dim": D, name: "many"})
+
+
+def test_files_must_exist(tmp_path):
+    path = tmp_path / "nothing.txt"
+    with raises(FileNotFoundError, f"No such file: '{path}'."):
+        check_file(path)
+    path.write_text("")
+    assert check_file(path) == str(path)

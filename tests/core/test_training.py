@@ -1,0 +1,309 @@
+"""Schedule, loss and metrics, and `fit` with all of them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.training.loss import smoothed_crossentropy
+
+from . import reference
+from .compiled import COMPILE
+from .compiled import gradient
+from .compiled import xla
+from .copying import copy_task
+from .layers import B
+from .layers import D
+from .layers import F
+from .layers import N
+from .layers import T
+from .layers import V
+
+LABELS = np.array([[4, 5, 3, 0, 0], [6, 7, 8, 9, 3]], "int32")
+REAL = LABELS != 0
+
+
+def random_logits(scale=3.0):
+    logits = np.random.default_rng(7).normal(size=(B, T, V))
+    return (scale * logits).astype("float32")
+
+
+def one_hot_loss(label_smoothing, reduction=None):
+    """Keras's own loss, which needs the labels one-hot."""
+    return keras.losses.CategoricalCrossentropy(
+        from_logits=True,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+each_smoothing = pytest.mark.parametrize("label_smoothing", [0.0, 0.1, 0.4])
+
+
+# Learning rate.
+
+
+def test_schedule_is_equation_3():
+    schedule = kt.WarmupSchedule(hidden_dim=D, warmup_steps=7, scale=2.0)
+    for step in range(1, 30):
+        expected = 2 * reference.learning_rate(step, D, 7)
+        np.testing.assert_allclose(schedule(step), expected, rtol=1e-5)
+
+
+def test_schedule_peaks_where_told():
+    schedule = kt.WarmupSchedule(warmup_steps=7, peak_learning_rate=0.05)
+    rates = [float(schedule(step)) for step in range(1, 30)]
+    assert np.argmax(rates) + 1 == 7
+    np.testing.assert_allclose(max(rates), 0.05, rtol=1e-5)
+    np.testing.assert_allclose(rates[0], 0.05 / 7, rtol=1e-5)
+    np.testing.assert_allclose(rates[27], 0.05 / 2, rtol=1e-5)
+
+
+def test_peak_form_is_the_curve_of_the_paper():
+    paper = kt.WarmupSchedule(hidden_dim=512, warmup_steps=4000)
+    peak = kt.WarmupSchedule(peak_learning_rate=(512 * 4000) ** -0.5)
+    for step in (1, 100, 4000, 50_000):
+        np.testing.assert_allclose(paper(step), peak(step), rtol=1e-5)
+
+
+def test_step_0_counts_as_step_1():
+    schedule = kt.WarmupSchedule(hidden_dim=D)
+    assert float(schedule(0)) == float(schedule(1)) > 0
+    assert float(schedule(ops.array(0))) == float(schedule(1))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"hidden_dim": D, "warmup_steps": 7, "scale": 2.0},
+        {"peak_learning_rate": 0.05, "warmup_steps": 7, "scale": 2.0},
+    ],
+    ids=["paper", "peak"],
+)
+def test_schedule_can_be_saved(arguments):
+    schedule = kt.WarmupSchedule(**arguments)
+    config = schedule.get_config()
+    assert {name: config[name] for name in arguments} == arguments
+    again = keras.optimizers.schedules.deserialize(
+        keras.optimizers.schedules.serialize(schedule)
+    )
+    assert isinstance(again, kt.WarmupSchedule)
+    assert again.get_config() == config
+    assert float(again(5)) == float(schedule(5))
+
+
+def test_optimizer_follows_the_schedule():
+    schedule = kt.WarmupSchedule(hidden_dim=D, warmup_steps=7)
+    weight = keras.Variable([0.0])
+    optimizer = keras.optimizers.SGD(schedule)
+    expected = 0.0
+    for step in (1, 1, 2):  # Keras counts from 0
+        optimizer.apply([ops.array([1.0])], [weight])
+        expected -= reference.learning_rate(step, D, 7)
+        np.testing.assert_allclose(weight, [expected], rtol=1e-5)
+
+
+# Loss.
+
+
+@each_smoothing
+def test_loss_equals_that_of_keras_on_one_hot_labels(label_smoothing):
+    loss = kt.LabelSmoothedCrossentropy(label_smoothing, reduction=None)
+    logits = random_logits()
+    expected = one_hot_loss(label_smoothing)(np.eye(V)[LABELS], logits)
+    np.testing.assert_allclose(loss(LABELS, logits), expected, atol=1e-5)
+
+
+@each_smoothing
+@pytest.mark.parametrize("compiled", [lambda function: function, xla])
+def test_gradient_of_loss_equals_automatic_differentiation(
+    label_smoothing, compiled
+):
+    # Of a weighted sum, so that each token's gradient counts.
+    weights = np.random.default_rng(9).random((B, T)).astype("float32")
+    ours = kt.LabelSmoothedCrossentropy(label_smoothing, reduction=None)
+    theirs = one_hot_loss(label_smoothing)
+    one_hot = np.eye(V, dtype="float32")[LABELS]
+    logits = random_logits()
+    given = compiled(gradient(lambda z: ops.sum(weights * ours(LABELS, z))))(
+        logits
+    )
+    derived = gradient(lambda z: ops.sum(weights * theirs(one_hot, z)))(logits)
+    np.testing.assert_allclose(given, derived, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_loss_of_half_precision_logits_is_float32(dtype):
+    loss = kt.LabelSmoothedCrossentropy(0.1, reduction=None)
+    logits = ops.cast(random_logits(), dtype)
+    expected = loss(LABELS, ops.cast(logits, "float32"))
+    outputs = loss(LABELS, logits)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "float32"
+    np.testing.assert_allclose(outputs, expected, rtol=1e-6)
+    slope = gradient(lambda z: ops.sum(smoothed_crossentropy(LABELS, z)))(
+        logits
+    )
+    assert keras.backend.standardize_dtype(slope.dtype) == dtype
+
+
+def test_loss_of_extreme_logits_is_finite():
+    loss = kt.LabelSmoothedCrossentropy(0.1)
+    logits = random_logits(scale=1e4)
+    assert np.isfinite(loss(LABELS, logits))
+    slope = gradient(lambda z: loss(LABELS, z))(logits)
+    assert np.isfinite(slope).all()
+
+
+def test_loss_is_the_mean_over_real_tokens():
+    logits, weights = random_logits(), REAL.astype("float32")
+    each = kt.LabelSmoothedCrossentropy(0.1, reduction=None)(LABELS, logits)
+    mean = kt.LabelSmoothedCrossentropy(0.1)(LABELS, logits, weights)
+    expected = ops.convert_to_numpy(each)[REAL].mean()
+    np.testing.assert_allclose(mean, expected, rtol=1e-5)
+
+
+def test_loss_of_padding_alone_is_zero():
+    loss = kt.LabelSmoothedCrossentropy(0.1)
+    assert float(loss(LABELS, random_logits(), np.zeros((B, T)))) == 0
+
+
+def test_loss_can_be_saved():
+    loss = kt.LabelSmoothedCrossentropy(0.3, reduction="sum", name="nats")
+    again = keras.losses.deserialize(keras.losses.serialize(loss))
+    assert isinstance(again, kt.LabelSmoothedCrossentropy)
+    assert again.get_config() == loss.get_config()
+    assert (again.label_smoothing, again.reduction) == (0.3, "sum")
+    assert again.name == "nats"
+
+
+# Metrics.
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [None, REAL.astype("float32"), np.ones((B, T)), np.ones(B)],
+    ids=["none", "real", "ones", "sentences"],
+)
+def test_metrics_ignore_padding(weights):
+    logits = random_logits()
+    logits[0, 0, LABELS[0, 0]] += 50.0  # right
+    logits[0, 3:, 0] += 50.0  # padding foreseen, which is no merit
+    accuracy, perplexity = kt.TokenAccuracy(), kt.Perplexity()
+    for metric in (accuracy, perplexity):
+        metric.update_state(LABELS, logits, weights)
+    hits = logits.argmax(axis=-1) == LABELS
+    np.testing.assert_allclose(accuracy.result(), hits[REAL].mean())
+    nats = one_hot_loss(0.0)(np.eye(V)[LABELS], logits)
+    expected = np.exp(ops.convert_to_numpy(nats)[REAL].mean())
+    np.testing.assert_allclose(perplexity.result(), expected, rtol=1e-5)
+
+
+def test_metrics_weigh_sentences():
+    logits = random_logits()
+    accuracy, alone = kt.TokenAccuracy(), kt.TokenAccuracy()
+    accuracy.update_state(LABELS, logits, np.array([0.0, 2.0]))
+    alone.update_state(LABELS[1:], logits[1:])
+    np.testing.assert_allclose(accuracy.result(), alone.result())
+
+
+@pytest.mark.parametrize("kind", [kt.TokenAccuracy, kt.Perplexity])
+def test_metrics_average_over_tokens_not_batches(kind):
+    logits = random_logits()
+    logits[0, 0, LABELS[0, 0]] += 50.0  # right, in the shorter sentence
+    together, apart = kind(), kind()
+    together.update_state(LABELS, logits)
+    for row in range(B):
+        apart.update_state(LABELS[[row]], logits[[row]])
+    np.testing.assert_allclose(apart.result(), together.result(), rtol=1e-5)
+    apart.reset_state()
+    apart.update_state(LABELS[1:], logits[1:])
+    assert abs(float(apart.result()) - float(together.result())) > 1e-3
+
+
+@pytest.mark.parametrize("kind", [kt.TokenAccuracy, kt.Perplexity])
+def test_metrics_can_be_saved(kind):
+    metric = kind(name="someone", dtype="float32")
+    again = keras.metrics.deserialize(keras.metrics.serialize(metric))
+    assert isinstance(again, kind)
+    assert again.get_config() == metric.get_config()
+    assert again.name == "someone"
+
+
+# All together.
+
+
+def test_loss_falls_to_its_floor(training):
+    _, history = training
+    assert history["loss"][0] > 2
+    shares = np.full(V, 0.1 / V)
+    shares[0] += 0.9
+    floor = -np.sum(shares * np.log(shares))
+    assert floor < history["loss"][-1] < floor + 0.1
+    assert history["token_accuracy"][-1] > 0.95
+    assert history["perplexity"][-1] < 1.3
+
+
+def test_mask_of_the_model_equals_weights(copying_model):
+    inputs, labels = copy_task(64)
+    options = {"verbose": 0, "return_dict": True, "batch_size": 64}
+    expected = copying_model.evaluate(
+        inputs,
+        labels,
+        sample_weight=(labels != 0).astype("float32"),
+        **options,
+    )
+    masked = copying_model.evaluate(inputs, labels, **options)
+    for name, value in expected.items():
+        np.testing.assert_allclose(masked[name], value, rtol=1e-5)
+    logits = copying_model(inputs)
+    each = kt.LabelSmoothedCrossentropy(0.1, reduction=None)(
+        labels, ops.convert_to_numpy(logits)
+    )
+    mean = ops.convert_to_numpy(each)[labels != 0].mean()
+    np.testing.assert_allclose(masked["loss"], mean, rtol=1e-4)
+
+
+def test_compiled_model_can_be_saved(copying_model, tmp_path):
+    copying_model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.optimizer.get_config() == copying_model.optimizer.get_config()
+    rate = again.optimizer.get_config()["learning_rate"]
+    assert rate["class_name"] == "WarmupSchedule"
+    assert rate["config"]["peak_learning_rate"] == 0.01
+    assert int(again.optimizer.iterations) > 0
+    assert again.loss.get_config() == copying_model.loss.get_config()
+    inputs, labels = copy_task(16)
+    options = {"verbose": 0, "return_dict": True}
+    expected = copying_model.evaluate(inputs, labels, **options)
+    evaluated = again.evaluate(inputs, labels, **options)
+    assert evaluated.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(evaluated[name], value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_trains(policy):
+    model = kt.Transformer(
+        V,
+        num_layers=1,
+        num_heads=N,
+        hidden_dim=D,
+        intermediate_dim=F,
+        dtype=policy,
+    )
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.1),
+        loss=kt.LabelSmoothedCrossentropy(0.1),
+        **COMPILE,
+    )
+    inputs, labels = copy_task(8)
+    before = model.get_weights()
+    history = model.fit(inputs, labels, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    changes = [
+        np.abs(after - weight).max()
+        for after, weight in zip(model.get_weights(), before, strict=True)
+    ]
+    assert np.isfinite(changes).all()
+    assert min(changes) > 0

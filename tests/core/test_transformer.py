@@ -1,0 +1,244 @@
+"""The whole model: sizes, sharing, variations of Table 3, and files."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.add_norm import AddNorm
+
+from .layers import MODEL
+from .layers import B
+from .layers import D
+from .layers import F
+from .layers import N
+from .layers import S
+from .layers import T
+from .layers import V
+
+SIZES = {
+    "num_layers": 1,
+    "num_heads": N,
+    "hidden_dim": D,
+    "intermediate_dim": F,
+}
+
+# Rows of Table 3: what differs from base, and the parameters the paper gives
+# where they are not base's 65 million.
+TABLE_3 = {
+    "A 1 head": ({"num_heads": 1, "key_dim": 512}, 65),
+    "A 4 heads": ({"num_heads": 4, "key_dim": 128}, 65),
+    "A 16 heads": ({"num_heads": 16, "key_dim": 32}, 65),
+    "A 32 heads": ({"num_heads": 32, "key_dim": 16}, 65),
+    "B d_k 16": ({"key_dim": 16, "value_dim": 64}, 58),
+    "B d_k 32": ({"key_dim": 32, "value_dim": 64}, 60),
+    "C N 2": ({"num_layers": 2}, 36),
+    "C N 4": ({"num_layers": 4}, 50),
+    "C N 8": ({"num_layers": 8}, 80),
+    "C d_model 256": ({"hidden_dim": 256, "key_dim": 32}, 28),
+    "C d_model 1024": ({"hidden_dim": 1024, "key_dim": 128}, 168),
+    "C d_ff 1024": ({"intermediate_dim": 1024}, 53),
+    "C d_ff 4096": ({"intermediate_dim": 4096}, 90),
+    "D P_drop 0": ({"dropout": 0.0}, 65),
+    "D P_drop 0.2": ({"dropout": 0.2}, 65),
+    "E learned positions": (
+        {"positional_encoding": "learned", "max_length": 1024},
+        65,
+    ),
+}
+
+
+@pytest.fixture
+def zero_weights(monkeypatch):
+    """Makes large models quickly, where their values do not matter."""
+    zeros = keras.initializers.Zeros()
+    for kind in ("GlorotUniform", "RandomNormal"):
+        monkeypatch.setattr(
+            getattr(keras.initializers, kind),
+            "__call__",
+            lambda self, shape, dtype=None: zeros(shape, dtype=dtype),
+        )
+
+
+def random_ids(batch_size=B, source_length=S, target_length=T):
+    generator = np.random.default_rng(5)
+    return {
+        "source_ids": generator.integers(1, V, (batch_size, source_length)),
+        "target_ids": generator.integers(1, V, (batch_size, target_length)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("preset", "vocabulary_size", "count", "millions"),
+    [
+        ("tiny", 9712, 2_562_048, None),
+        ("base", 37_000, 63_045_632, 65),
+        ("big", 37_000, 214_171_648, 213),
+    ],
+)
+def test_presets_have_the_parameters_of_the_paper(
+    zero_weights, preset, vocabulary_size, count, millions
+):
+    model = kt.Transformer.from_preset(
+        preset,
+        vocabulary_size,
+        dtype="float16",  # half the memory
+    )
+    assert model.count_params() == count
+    if millions:
+        # The paper names no exact vocabulary: "about 37000 tokens".
+        assert count == pytest.approx(millions * 1e6, rel=0.04)
+
+
+def test_preset_arguments_can_be_overridden(zero_weights):
+    model = kt.Transformer.from_preset("tiny", V, dropout=0.4, num_layers=1)
+    assert (model.dropout, model.num_layers) == (0.4, 1)
+    assert (model.hidden_dim, model.num_heads) == (128, 4)
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_rows_of_table_3_can_be_made(zero_weights, row):
+    overrides, millions = TABLE_3[row]
+    model = kt.Transformer.from_preset(
+        "base", 37_000, dtype="float16", **overrides
+    )
+    # Two roundings, and a vocabulary that the paper gives as "about 37000".
+    assert model.count_params() == pytest.approx(millions * 1e6, abs=4.5e6)
+
+
+def test_rows_of_table_3_run():
+    for overrides in (
+        {"num_heads": 1, "key_dim": 8},
+        {"key_dim": 2, "value_dim": 8},
+        {"positional_encoding": "learned", "max_length": S},
+    ):
+        model = kt.Transformer(V, **{**SIZES, **overrides})
+        assert tuple(model(random_ids()).shape) == (B, T, V)
+
+
+def test_one_matrix_serves_all_three_by_default():
+    model = kt.Transformer(V, **SIZES)
+    assert model.source_embedding is model.target_embedding
+    assert model.output_projection is None
+    paths = [weight.path for weight in model.weights]
+    assert sum("embedding" in path for path in paths) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "matrices"),
+    [
+        ({"tie_source": False}, 2 * V),
+        ({"tie_output": False}, 2 * V),
+        ({"tie_source": False, "tie_output": False}, 3 * V),
+        ({"source_vocabulary_size": 19}, V + 19),
+        ({"source_vocabulary_size": 19, "tie_output": False}, 2 * V + 19),
+        ({"source_vocabulary_size": V}, V),
+    ],
+)
+def test_weights_are_shared_only_where_asked(options, matrices):
+    tied = kt.Transformer(V, **SIZES)
+    model = kt.Transformer(V, **SIZES, **options)
+    added = model.count_params() - tied.count_params()
+    assert added == (matrices - V) * D
+
+
+def test_each_side_has_its_own_vocabulary():
+    model = kt.Transformer(V, source_vocabulary_size=V + 6, **SIZES)
+    ids = random_ids()
+    ids["source_ids"][0, 0] = V + 5
+    assert tuple(model(ids).shape) == (B, T, V)
+    target_ids, _ = model.generate(ids["source_ids"], max_length=T)
+    assert target_ids.max() < V
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
+def test_layout_of_sinusoids_reaches_both_sides(layout):
+    model = kt.Transformer(V, positional_encoding=layout, **SIZES)
+    assert model.source_positions.layout == layout
+    assert model.target_positions.layout == layout
+
+
+def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
+    model = kt.Transformer(V, **SIZES, dropout=0.5)
+    for stack in (model.encoder, model.decoder):
+        for sublayer in vars(stack.layers[0]).values():
+            if isinstance(sublayer, AddNorm):
+                sublayer.dropout.rate = 0.0
+    ids = random_ids()
+    encoded = model.encode(ids["source_ids"])
+    dropped = model.encode(ids["source_ids"], training=True)
+    assert np.abs(keras.ops.subtract(dropped, encoded)).max() > 0.1
+    monkeypatch.setattr(model, "encode", lambda ids, training=None: encoded)
+    logits, dropped = model(ids), model(ids, training=True)
+    assert np.abs(keras.ops.subtract(dropped, logits)).max() > 0.1
+
+
+def test_one_token_on_each_side_is_enough():
+    model = kt.Transformer(V, **SIZES)
+    assert tuple(model(random_ids(1, 1, 1)).shape) == (1, 1, V)
+
+
+def test_ids_of_any_dtype_give_the_same_logits():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = kt.Transformer(400, **SIZES)  # bfloat16 has no 301
+    ids = {name: ids + 289 for name, ids in random_ids().items()}
+    expected = keras.ops.convert_to_numpy(model(ids))
+    for dtype in ("int32", "uint16"):
+        same = {name: array.astype(dtype) for name, array in ids.items()}
+        np.testing.assert_array_equal(model(same), expected)
+
+
+def test_model_is_built_when_made():
+    model = kt.Transformer(V, **SIZES)
+    lines = []
+    model.summary(print_fn=lines.append)
+    summary = "\n".join(lines)
+    for name in (
+        "token_embedding",
+        "source_positions",
+        "target_positions",
+        "encoder",
+        "decoder",
+    ):
+        assert name in summary
+    assert f"{model.count_params():,}" in summary
+
+
+def test_weights_alone_round_trip(tmp_path):
+    model, other = (kt.Transformer(**MODEL) for _ in range(2))
+    expected = keras.ops.convert_to_numpy(model(random_ids()))
+    assert np.abs(other(random_ids()) - expected).max() > 0.1
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_allclose(other(random_ids()), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"vocabulary_size": V, **SIZES}, MODEL],
+    ids=["tied", "untied"],
+)
+def test_keras_file_translates_as_before(tmp_path, arguments):
+    model = kt.Transformer(**arguments)
+    source_ids = random_ids()["source_ids"]
+    target_ids, scores = model.generate(source_ids, max_length=T)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.get_config() == model.get_config()
+    assert again.count_params() == model.count_params()
+    same_ids, same_scores = again.generate(source_ids, max_length=T)
+    np.testing.assert_array_equal(same_ids, target_ids)
+    np.testing.assert_allclose(same_scores, scores, rtol=1e-5)
+
+
+def test_generating_adds_no_weights():
+    model = kt.Transformer(V, **SIZES)
+    weights, layers = len(model.weights), len(model.layers)
+    model.generate(random_ids()["source_ids"], max_length=2)
+    assert (len(model.weights), len(model.layers)) == (weights, layers)
+
+
+def test_model_can_be_cloned():
+    model = kt.Transformer(**MODEL)
+    clone = keras.models.clone_model(model)
+    assert clone.get_config() == model.get_config()

@@ -1,0 +1,424 @@
+"""Exported folders say in a fresh process what the translator says here."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+
+ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
+PAIRS = [
+    (f"the {one} sees the {other}", f"{ANIMALS[one]} sieht {ANIMALS[other]}")
+    for one in ANIMALS
+    for other in ANIMALS
+] * 5
+ENGLISH, GERMAN = zip(*PAIRS, strict=True)
+
+TEXTS = [
+    "the cat sees the dog",
+    "",
+    "fox",
+    " \t\n ",
+    "the hen 😀 sees 👩\u200d👧 the fox",
+    "مرحبا بالعالم the cat",
+    "ﬁne cafe\u0301 \u2028 \x00 </s> <pad>",
+    "the dog sees the hen " * 5,
+]
+BATCHES = {
+    "no text": [],
+    "one text": ["the cat sees the dog"],
+    "empty text": [""],
+    "three texts": ["the cat", "", "the dog sees the fox"],
+    "odd texts": TEXTS,
+    "64 texts": TEXTS * 8,
+    "300 words": ["the fox sees " * 100, "cat"],
+}
+
+# The exported graph pads a batch to its longest text, the translator in
+# steps of 8, so that the same products are summed in another order: float32
+# logits differ by about 1e-6, a score of some hundred tokens by more.
+SCORE_TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+
+# All that a program needs; reads calls from its input and prints results.
+FRESH_PROCESS = """
+import json
+import sys
+
+import tensorflow as tf
+import tensorflow_text
+
+
+def signature(function):
+    return [
+        {
+            name: [spec.dtype.name, spec.shape.as_list()]
+            for name, spec in specs.items()
+        }
+        for specs in (
+            function.structured_input_signature[1],
+            function.structured_outputs,
+        )
+    ]
+
+
+results = {}
+for kind, (path, batches, source_ids) in json.load(sys.stdin).items():
+    loaded = tf.saved_model.load(path)
+    translate = loaded.signatures["serving_default"]
+    results[kind] = {
+        "signatures": {
+            name: signature(function)
+            for name, function in loaded.signatures.items()
+        },
+        "batches": {},
+    }
+    for name, texts in batches.items():
+        output = translate(text=tf.constant(texts, tf.string))
+        results[kind]["batches"][name] = (
+            [text.decode() for text in output["translation"].numpy()],
+            output["score"].numpy().tolist(),
+        )
+    output = loaded.signatures["translate_ids"](
+        source_ids=tf.constant(source_ids, tf.int32)
+    )
+    results[kind]["target_ids"] = output["target_ids"].numpy().tolist()
+    results[kind]["score"] = output["score"].numpy().tolist()
+results["modules"] = sorted(sys.modules)
+json.dump(results, sys.stdout)
+"""
+
+
+def tokenizer(lines, **options):
+    return kt.Tokenizer.train(lines, verbose=0, **options)
+
+
+def make_tokenizers(kind):
+    if kind == "shared unigram":
+        return [tokenizer(ENGLISH + GERMAN, vocabulary_size=32)]
+    if kind == "two unigram":
+        return [
+            tokenizer(ENGLISH, vocabulary_size=20),
+            tokenizer(GERMAN, vocabulary_size=22),
+        ]
+    return [
+        tokenizer(ENGLISH, vocabulary_size=27, model_type="bpe"),
+        tokenizer(
+            GERMAN, vocabulary_size=285, model_type="bpe", byte_fallback=True
+        ),
+    ]
+
+
+KINDS = ["shared unigram", "two unigram", "two bpe"]
+
+
+def make_translator(kind):
+    tokenizers = make_tokenizers(kind)
+    model = kt.Transformer(
+        tokenizers[-1].vocabulary_size,
+        source_vocabulary_size=tokenizers[0].vocabulary_size,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        tie_output=kind == "shared unigram",
+    )
+    # A random model that prefers some token clearly.
+    for variable in model.trainable_variables:
+        if variable.ndim == 2:
+            variable.assign(3 * variable.numpy())
+    return kt.Translator(model, *tokenizers)
+
+
+def source_ids_of(translator):
+    """Ids of texts of unequal lengths, one of them empty, with padding."""
+    ids = translator.tokenizer.encode(["the cat sees the dog", "", "fox"])
+    rows = [[*row, 3] if row else [] for row in ids]
+    longest = max(map(len, rows)) + 2
+    return [row + [0] * (longest - len(row)) for row in rows]
+
+
+def files_in(folder):
+    return {
+        str(path.relative_to(folder)): path.is_file() and path.stat().st_size
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A translator and its exported folder, of each kind."""
+    keras.utils.set_random_seed(1)
+    folder = tmp_path_factory.mktemp("exported")
+    found = {}
+    for kind in KINDS:
+        path = folder / kind / "1"
+        translator = make_translator(kind)
+        if kind == "shared unigram":  # as after training
+            translator.model.compile("adam", "mse", jit_compile=False)
+            translator.model.optimizer.build(translator.model.variables)
+        translator.export_saved_model(path)
+        found[kind] = (translator, path)
+    return found
+
+
+@pytest.fixture(scope="module")
+def fresh(exported):
+    """What one fresh process says to all texts, for each kind."""
+    calls = {
+        kind: (str(path), BATCHES, source_ids_of(translator))
+        for kind, (translator, path) in exported.items()
+    }
+    process = subprocess.run(
+        [sys.executable, "-c", FRESH_PROCESS],
+        input=json.dumps(calls),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return json.loads(process.stdout)
+
+
+def test_fresh_process_does_not_need_this_library(fresh):
+    # Keras is there in any case: TensorFlow itself imports it.
+    names = {name.partition(".")[0] for name in fresh["modules"]}
+    assert "tensorflow_text" in names
+    assert "keras_transformer" not in names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signatures(fresh, kind):
+    assert fresh[kind]["signatures"] == {
+        "serving_default": [
+            {"text": ["string", [None]]},
+            {"translation": ["string", [None]], "score": ["float32", [None]]},
+        ],
+        "translate_ids": [
+            {"source_ids": ["int32", [None, None]]},
+            {
+                "target_ids": ["int32", [None, None]],
+                "score": ["float32", [None]],
+            },
+        ],
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BATCHES)
+def test_text_is_translated_as_by_the_translator(exported, fresh, kind, name):
+    translator, _ = exported[kind]
+    translations, scores = translator(BATCHES[name], return_scores=True)
+    found_translations, found_scores = fresh[kind]["batches"][name]
+    assert found_translations == translations
+    np.testing.assert_allclose(found_scores, scores, **SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_text_without_tokens_is_empty_text_with_score_0(fresh, kind):
+    translations, scores = fresh[kind]["batches"]["three texts"]
+    assert [bool(text) for text in translations] == [True, False, True]
+    assert [score == 0 for score in scores] == [False, True, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_translated_as_by_the_model(exported, fresh, kind):
+    translator, _ = exported[kind]
+    target_ids, scores = translator.model.generate(source_ids_of(translator))
+    assert fresh[kind]["target_ids"] == target_ids.tolist()
+    np.testing.assert_allclose(fresh[kind]["score"], scores, **SCORE_TOLERANCE)
+
+
+def test_model_is_random_enough_to_tell_texts_apart(exported):
+    for translator, _ in exported.values():
+        assert len(set(translator(TEXTS))) > len(TEXTS) - 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_export_holds_the_weights_of_the_model_alone(exported, kind):
+    translator, path = exported[kind]
+    variables = tf.train.list_variables(str(path / "variables" / "variables"))
+    numbers = sum(
+        np.prod(shape, dtype=int)
+        for name, shape in variables
+        if name.endswith("VARIABLE_VALUE")
+    )
+    # Keras may keep the seeds of dropout as well, 2 numbers for each.
+    count = translator.model.count_params()
+    assert count <= numbers < count + 100
+
+
+def test_saved_model_cli_translates(exported, tmp_path):
+    translator, path = exported["shared unigram"]
+    texts = ["the cat sees the dog", "", "fox 😀"]
+    # The command itself does not load the operations on text.
+    command = (
+        "import tensorflow_text; "
+        "from tensorflow.python.tools import saved_model_cli; "
+        "saved_model_cli.main()"
+    )
+    process = subprocess.run(
+        [
+            *(sys.executable, "-c", command, "run"),
+            *("--dir", str(path), "--tag_set", "serve"),
+            *("--signature_def", "serving_default"),
+            *("--input_exprs", f"text={texts!r}"),
+            *("--outdir", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    found = np.load(tmp_path / "translation.npy", allow_pickle=True)
+    assert [text.decode() for text in found] == translator(texts)
+
+
+def test_folder_of_an_export_is_refused_and_untouched(exported):
+    translator, path = exported["shared unigram"]
+    before = files_in(path)
+    message = "exists already, and nothing in it was touched.*overwrite=True"
+    with pytest.raises(FileExistsError, match=message):
+        translator.export_saved_model(path)
+    assert files_in(path) == before
+    assert os.listdir(path.parent) == ["1"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_no_export_is_refused_and_untouched(exported, tmp_path, kind):
+    translator, _ = exported["shared unigram"]
+    path = tmp_path / "notes"
+    precious = path
+    if kind == "folder":
+        path.mkdir()
+        precious = path / "file"
+    precious.write_text("precious")
+    with pytest.raises(FileExistsError, match="nothing in it was touched"):
+        translator.export_saved_model(path)
+    assert precious.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["notes"]
+
+
+def interrupt(monkeypatch, path, error):
+    """Stops an export in the middle of its files, and looks at `path` then."""
+    found = []
+
+    class Archive:
+        def track(self, resource):
+            pass
+
+        def add_endpoint(self, name, function, input_signature):
+            pass
+
+        def write_out(self, folder, **options):
+            os.makedirs(os.path.join(folder, "variables"))
+            with open(os.path.join(folder, "saved_model.pb"), "wb") as file:
+                file.write(b"half")
+            found.append(files_in(path) if path.exists() else None)
+            raise error
+
+    monkeypatch.setattr(keras.export, "ExportArchive", Archive)
+    return found
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt()]
+)
+def test_export_that_fails_leaves_nothing(
+    exported, tmp_path, monkeypatch, error
+):
+    translator, _ = exported["shared unigram"]
+    path = tmp_path / "en-de" / "1"
+    found = interrupt(monkeypatch, path, error)
+    with pytest.raises(type(error)):
+        translator.export_saved_model(path)
+    assert found == [None]  # so that a kill leaves nothing at `path` either
+    assert list((tmp_path / "en-de").iterdir()) == []
+
+
+def test_export_that_fails_leaves_the_old_one(exported, tmp_path, monkeypatch):
+    translator, _ = exported["shared unigram"]
+    path = tmp_path / "1"
+    (path / "variables").mkdir(parents=True)
+    (path / "saved_model.pb").write_text("old")
+    before = files_in(path)
+    found = interrupt(monkeypatch, path, OSError(28, "No space"))
+    with pytest.raises(OSError, match="No space"):
+        translator.export_saved_model(path, overwrite=True)
+    assert found == [before]
+    assert files_in(tmp_path) == {"1": False} | {
+        f"1/{name}": size for name, size in before.items()
+    }
+
+
+def test_overwrite_replaces_an_export_without_a_word(exported, tmp_path, capfd):
+    translator, _ = exported["two bpe"]
+    path = tmp_path / "1"
+    path.mkdir()
+    (path / "old").write_text("old")
+    # A seed makes TensorFlow forget what the tokenizers have made in it.
+    keras.utils.set_random_seed(7)
+    capfd.readouterr()
+    translator.export_saved_model(path, overwrite=True)
+    assert capfd.readouterr().out == ""
+    assert sorted(os.listdir(tmp_path)) == ["1"]
+    assert not (path / "old").exists()
+    loaded = tf.saved_model.load(str(path))
+    output = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
+    found = [text.decode() for text in output["translation"].numpy()]
+    assert found == translator(TEXTS)
+
+
+JAX = """
+import json
+import os
+import sys
+
+import keras_transformer as kt
+
+translator = kt.Translator.load(sys.argv[1])
+try:
+    translator.export_saved_model(sys.argv[2])
+except RuntimeError as error:
+    print(json.dumps([str(error), translator(sys.argv[3:])]))
+"""
+
+
+def test_jax_reads_the_same_folder_and_refuses_to_export(exported, tmp_path):
+    pytest.importorskip("jax")
+    translator, _ = exported["two unigram"]
+    translator.save(tmp_path / "en-de")
+    texts = ["the cat sees the dog", ""]
+    process = subprocess.run(
+        [
+            *(sys.executable, "-c", JAX),
+            *(str(tmp_path / "en-de"), str(tmp_path / "1"), *texts),
+        ],
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    message, translations = json.loads(process.stdout)
+    assert re.search("TensorFlow backend only.*'jax'.*KERAS_BACKEND", message)
+    assert translations == translator(texts)
+    assert os.listdir(tmp_path) == ["en-de"]
+
+
+def test_other_backend_is_refused_before_anything_is_written(
+    exported, tmp_path, monkeypatch
+):
+    translator, _ = exported["two unigram"]
+    backend = types.SimpleNamespace(backend=lambda: "torch")
+    monkeypatch.setattr(keras, "backend", backend)
+    with pytest.raises(RuntimeError, match="TensorFlow backend only.*'torch'"):
+        translator.export_saved_model(tmp_path / "new" / "1")
+    assert os.listdir(tmp_path) == []

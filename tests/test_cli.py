@@ -1,0 +1,559 @@
+"""The `keras-transformer` command, as it is typed."""
+
+import contextlib
+import csv
+import importlib.metadata
+import io
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import sacrebleu
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer import cli
+from keras_transformer import transformer
+
+ANIMALS = {
+    "cat": "Katze",
+    "dog": "Hund",
+    "fox": "Fuchs",
+    "hen": "Henne",
+    "owl": "Eule",
+    "pig": "Schwein",
+}
+PAIRS = [
+    (f"{one} sees {other}", f"{ANIMALS[one]} sieht {ANIMALS[other]}")
+    for one in ANIMALS
+    for other in ANIMALS
+] * 2
+
+SMALL = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 32,
+    "dropout": 0.1,
+}
+# Whole words are pieces, so that all batches have one shape.
+TRAINING = [
+    *("--vocabulary-size", "60", "--model-type", "bpe"),
+    *("--tokens-per-batch", "32"),
+    *("--max-length", "32"),
+    *("--warmup-steps", "10"),
+]
+
+
+def run(*arguments, stdin=b""):
+    """Types a command; gives its exit code and what it printed."""
+    output, errors, code = io.StringIO(), io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        # Smaller than any real preset, for speed.
+        monkeypatch.setitem(transformer.PRESETS, "tiny", SMALL)
+        monkeypatch.setattr(
+            sys, "argv", ["keras-transformer", *map(str, arguments)]
+        )
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    return types.SimpleNamespace(
+        code=code, output=output.getvalue(), errors=errors.getvalue()
+    )
+
+
+def assert_is_one_line(result, pattern):
+    """Checks what a user sees of an error."""
+    assert result.code == 2
+    assert result.output == ""
+    assert len(result.errors.splitlines()) == 1, result.errors
+    expected = f"keras-transformer: {pattern}\n"
+    assert re.fullmatch(expected, result.errors), result.errors
+
+
+def files_in(folder):
+    return {
+        str(path.relative_to(folder)): path.is_file() and path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+def write_text(folder, pairs=PAIRS):
+    """Writes the two files of a corpus."""
+    paths = [folder / "text.en", folder / "text.de"]
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return paths
+
+
+@pytest.fixture
+def text(tmp_path):
+    return write_text(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """What training for 2 epochs with validation leaves and prints."""
+    folder = tmp_path_factory.mktemp("trained")
+    source, target = write_text(folder)
+    result = run(
+        *("train", source, target, "--output", folder / "run"),
+        *("--validation", source, target, "--epochs", "2"),
+        *TRAINING,
+    )
+    assert result.code == 0, result.errors
+    return types.SimpleNamespace(
+        source=source,
+        target=target,
+        folder=folder / "run",
+        output=result.output,
+        errors=result.errors,
+        translator=kt.Translator.load(folder / "run"),
+    )
+
+
+def epochs_in_log(folder):
+    with open(folder / "training" / "log.csv") as file:
+        return [int(row["epoch"]) for row in csv.DictReader(file)]
+
+
+# Help
+
+
+def test_command_is_installed():
+    (script,) = importlib.metadata.entry_points(
+        group="console_scripts", name="keras-transformer"
+    )
+    assert script.load() is cli.main
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "translate", "evaluate", "export"]
+)
+def test_help_of_every_command_shows_an_example(command):
+    result = run(command, "--help")
+    assert result.code == 0
+    words = " ".join(result.output.split())
+    assert re.search(rf"Example: keras-transformer {command} ", words)
+
+
+def test_help_names_every_command():
+    result = run("--help")
+    assert result.code == 0
+    for command in ("train", "translate", "evaluate", "export"):
+        assert re.search(rf"^.? *{command} ", result.output, re.MULTILINE)
+
+
+def test_without_a_command_help_is_shown():
+    assert "Usage: " in run().output
+
+
+def test_version():
+    result = run("--version")
+    assert (result.code, result.errors) == (0, "")
+    assert result.output == f"keras-transformer {kt.__version__}\n"
+
+
+def test_module_is_the_command_and_version_needs_no_tensorflow():
+    code = (
+        "import runpy, sys; sys.modules['tensorflow'] = None;"
+        "sys.modules['keras'] = None; sys.argv[1:] = ['--version'];"
+        "runpy.run_module('keras_transformer', run_name='__main__')"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert output == f"keras-transformer {kt.__version__}\n"
+
+
+def test_unknown_command_and_option_are_named():
+    for arguments in (["fly"], ["train", "--fly"]):
+        result = run(*arguments)
+        assert result.code == 2
+        assert arguments[-1] in result.errors
+        assert "Traceback" not in result.errors
+
+
+# Train
+
+
+def test_training_prints_losses_samples_and_what_to_do_next(trained):
+    assert "val_loss" in trained.output
+    assert len(re.findall(r"^ +-> ", trained.output, re.MULTILINE)) == 2
+    assert "text.en" in trained.errors
+    assert "72 pairs, 72 kept" in trained.errors
+    assert f"after epoch 2 is in {trained.folder}" in trained.errors
+    assert f"keras-transformer translate {trained.folder}" in trained.errors
+
+
+def test_training_leaves_a_translator_and_a_log(trained):
+    assert len(trained.translator(["the cat"])) == 1
+    assert trained.translator.tokenizer.vocabulary_size == 60
+    assert epochs_in_log(trained.folder) == [0, 1]
+
+
+@pytest.mark.slow
+def test_training_is_repeatable_from_its_seed(trained, tmp_path):
+    folder = tmp_path / "again"
+    result = run(
+        *("train", trained.source, trained.target, "-o", folder),
+        *("--validation", trained.source, trained.target, "--epochs", "2"),
+        *TRAINING,
+    )
+    assert result.code == 0, result.errors
+    weights = kt.Translator.load(folder).model.get_weights()
+    expected = trained.translator.model.get_weights()
+    for found, weight in zip(weights, expected, strict=True):
+        # Threads may add up in another order.
+        np.testing.assert_allclose(found, weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_options_reach_the_model_and_the_data(text, tmp_path):
+    folder = tmp_path / "run"
+    result = run(
+        *("train", *text, "-o", folder, "--epochs", "1", *TRAINING),
+        *("--model-type", "unigram", "--vocabulary-size", "36"),
+        *("--dropout", "0.25"),
+        *("--dtype", "mixed_bfloat16", "--average-decay", "0.9"),
+        *("--learning-rate", "0.002", "--label-smoothing", "0.2"),
+    )
+    assert result.code == 0, result.errors
+    translator = kt.Translator.load(folder)
+    assert translator.tokenizer.is_unigram
+    assert translator.model.dropout == 0.25
+    assert translator.model.dtype_policy.name == "mixed_bfloat16"
+    # Resuming reads the optimizer's mean of the weights as well.
+    command = ["train", *text, "-o", folder, "--epochs", "2", *TRAINING]
+    result = run(*command, "--average-decay", "0.9", "--resume")
+    assert result.code == 0, result.errors
+    assert epochs_in_log(folder) == [0, 1]
+
+
+def test_overwrite_starts_anew(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained.folder, folder)
+    before = files_in(folder)
+    command = ["train", trained.source, trained.target, "-o", folder, *TRAINING]
+    assert_is_one_line(run(*command), ".*exists already.*--overwrite.*")
+    assert files_in(folder) == before
+    result = run(
+        *(*command, "--overwrite"),
+        *("--epochs", "1", "--vocabulary-size", "50"),
+    )
+    assert result.code == 0, result.errors
+    assert epochs_in_log(folder) == [0]
+    translator = kt.Translator.load(folder)
+    assert translator.tokenizer.vocabulary_size == 50
+
+
+def test_resume_of_a_finished_training_says_so(trained, tmp_path):
+    before = files_in(trained.folder)
+    result = run(
+        *("train", trained.source, trained.target, "-o", trained.folder),
+        *("--epochs", "2", *TRAINING, "--resume"),
+    )
+    assert result.code == 0, result.errors
+    assert "No epoch has ended" not in result.errors
+    assert f"{trained.folder}" in result.errors
+    after = files_in(trained.folder)
+    assert after["translator.json"] == before["translator.json"]
+    assert epochs_in_log(trained.folder) == [0, 1]
+
+
+def test_interrupt_before_an_epoch_has_ended_can_be_taken_up(
+    text, tmp_path, monkeypatch
+):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    command = ["train", *text, "-o", tmp_path / "run", "--epochs", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(kt.Transformer, "fit", interrupted)
+        result = run(*command, *TRAINING)
+    assert result.code == 130
+    assert "No epoch has ended" in result.errors
+    program, *again = shlex.split(result.errors.splitlines()[-1])
+    assert program == "keras-transformer"
+    result = run(*again)
+    assert result.code == 0, result.errors
+    assert epochs_in_log(tmp_path / "run") == [0]
+
+
+def test_interrupted_training_goes_on_at_the_next_epoch(text, tmp_path):
+    folder = tmp_path / "run"
+    code = (
+        "from keras_transformer import cli, transformer;"
+        f"transformer.PRESETS['tiny'] = {SMALL};"
+        "cli.main()"
+    )
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-c", code),
+            *("train", *map(str, text), "-o", str(folder)),
+            *("--epochs", "3", *TRAINING),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # The sample translation is what an epoch does last.
+    lines = iter(process.stdout.readline, "")
+    assert any("->" in line for line in lines)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    *_, state, command = errors.splitlines()
+    epochs = int(re.search(r"The translator after epoch (\d)", state)[1])
+    assert str(folder) in state
+    assert len(kt.Translator.load(folder)(["the cat"])) == 1
+
+    program, *arguments = shlex.split(command)
+    assert program == "keras-transformer"
+    assert arguments[-1] == "--resume"
+    result = run(*arguments)
+    assert result.code == 0, result.errors
+    assert f"Epoch {epochs + 1}/3" in result.output
+    assert f"Epoch {epochs}/3" not in result.output
+    assert epochs_in_log(folder) == [0, 1, 2]
+    assert "after epoch 3" in result.errors
+
+
+# Errors of training
+
+
+def test_missing_file(text, tmp_path):
+    missing = tmp_path / "missing.de"
+    for files in ((text[0], missing), (missing, text[0]), (missing, missing)):
+        result = run("train", *files, "-o", tmp_path / "run", *TRAINING)
+        assert_is_one_line(result, r"No such file: '.*missing\.de'\.")
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_of_unequal_length(text, tmp_path):
+    text[1].write_text("eins\n" * 3 + text[1].read_text())
+    result = run("train", *text, "-o", tmp_path / "run", *TRAINING)
+    assert_is_one_line(
+        result, r".*72 lines in source \(.*en\), 75 lines in target \(.*de\)\."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_file_that_is_not_utf8(text, tmp_path):
+    text[1].write_bytes("grün\n".encode("latin1") * 64)
+    result = run("train", *text, "-o", tmp_path / "run", *TRAINING)
+    assert_is_one_line(
+        result, "Text must be UTF-8. Received: .*de', line 1, .*"
+    )
+
+
+def test_vocabulary_larger_than_the_text_allows(text, tmp_path):
+    result = run("train", *text, "-o", tmp_path / "run")
+    pattern = "`vocabulary_size` must be at most [0-9]+ for this text.*8000.*"
+    assert_is_one_line(result, pattern)
+
+
+def test_empty_files(text, tmp_path):
+    for path in text:
+        path.write_text("\n\n")
+    result = run("train", *text, "-o", tmp_path / "run", *TRAINING)
+    assert_is_one_line(result, "Text must not be empty.*")
+
+
+def test_sizes_out_of_range(text, tmp_path):
+    for option, value in (
+        ("--epochs", "0"),
+        ("--vocabulary-size", "-1"),
+        ("--tokens-per-batch", "0"),
+        ("--dropout", "1.0"),
+        ("--label-smoothing", "2"),
+        ("--average-decay", "1"),
+        ("--warmup-steps", "0"),
+    ):
+        result = run(
+            *("train", *text, "-o", tmp_path / "run", *TRAINING, option, value)
+        )
+        assert result.code == 2, option
+        name = option.strip("-").replace("-", "_")
+        last = result.errors.splitlines()[-1]
+        assert last.startswith("keras-transformer: ") and name in last
+        assert not (tmp_path / "run").exists(), option
+
+
+def test_resume_without_a_translator(text, tmp_path):
+    result = run("train", *text, "-o", tmp_path / "run", "--resume", *TRAINING)
+    assert_is_one_line(result, "No such folder: '.*run'.")
+
+
+# Translate
+
+
+def test_arguments_are_translated(trained):
+    texts = ["the cat sees the dog", "", "the fox"]
+    result = run("translate", trained.folder, *texts)
+    assert (result.code, result.errors) == (0, "")
+    assert result.output.split("\n") == [*trained.translator(texts), ""]
+
+
+def test_standard_input_is_translated_line_by_line(trained):
+    result = run(
+        *("translate", trained.folder),
+        stdin="the cat\r\n\nthe\u2028fox 😀\nno newline".encode(),
+    )
+    assert (result.code, result.errors) == (0, "")
+    texts = ["the cat", "", "the\u2028fox 😀", "no newline"]
+    assert result.output.split("\n") == [*trained.translator(texts), ""]
+
+
+def test_empty_input_gives_empty_output(trained):
+    result = run("translate", trained.folder)
+    assert (result.code, result.output, result.errors) == (0, "", "")
+
+
+def test_file_is_translated_to_a_file(trained, tmp_path):
+    output = tmp_path / "new" / "out.de"
+    result = run(
+        "translate", trained.folder, "-i", trained.source, "-o", output
+    )
+    assert (result.code, result.output, result.errors) == (0, "", "")
+    expected = trained.translator([source for source, _ in PAIRS])
+    assert output.read_text().split("\n") == [*expected, ""]
+
+
+def test_existing_output_is_left_untouched(trained, tmp_path):
+    output = tmp_path / "out.de"
+    output.write_text("precious")
+    command = ["translate", trained.folder, "the cat", "--output", output]
+    assert_is_one_line(run(*command), ".*out.de' exists already.*--overwrite.*")
+    assert output.read_text() == "precious"
+    assert run(*command, "--overwrite").code == 0
+    assert output.read_text() == "".join(
+        f"{line}\n" for line in trained.translator(["the cat"])
+    )
+
+
+def test_arguments_and_a_file_are_too_much(trained):
+    result = run("translate", trained.folder, "a", "b", "-i", trained.source)
+    assert_is_one_line(result, "Give sentences or `--input`.*2 sentences.*")
+
+
+def test_missing_input(trained, tmp_path):
+    result = run("translate", trained.folder, "-i", tmp_path / "missing.en")
+    assert_is_one_line(result, "No such file: '.*missing.en'.")
+
+
+def test_standard_input_that_is_not_utf8(trained):
+    result = run("translate", trained.folder, stdin=b"the cat\ngr\xfcn\n")
+    assert_is_one_line(result, "Text must be UTF-8.*'standard input', line 2.*")
+
+
+@pytest.mark.parametrize("command", ["translate", "export", "evaluate"])
+def test_folder_that_is_no_translator(command, text, tmp_path):
+    arguments = {
+        "translate": ["the cat"],
+        "export": [tmp_path / "1"],
+        "evaluate": text,
+    }[command]
+    result = run(command, tmp_path / "missing", *arguments)
+    assert_is_one_line(result, "No such folder: '.*missing'.")
+    result = run(command, tmp_path, *arguments)
+    assert_is_one_line(result, "The folder must hold a translator.*")
+    (tmp_path / "translator.json").write_text('{"format": 1}')
+    result = run(command, tmp_path, *arguments)
+    assert_is_one_line(result, ".*translator.json.*")
+
+
+def test_traceback_is_shown_on_demand(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No such folder"):
+        run("translate", tmp_path / "missing", "the cat", "--traceback")
+
+
+def test_error_is_all_that_a_shell_shows(tmp_path):
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "keras_transformer"),
+            *("translate", str(tmp_path / "missing"), "the cat"),
+        ],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 2
+    assert process.stdout == ""
+    expected = f"keras-transformer: No such folder: '{tmp_path}/missing'.\n"
+    assert process.stderr == expected
+
+
+# Evaluate
+
+
+def test_evaluate_prints_scores_and_their_signature(trained):
+    result = run("evaluate", trained.folder, trained.source, trained.target)
+    assert (result.code, result.errors) == (0, "")
+    bleu, chrf, signature = result.output.splitlines()
+    translations = trained.translator([source for source, _ in PAIRS])
+    references = [[target for _, target in PAIRS]]
+    expected = sacrebleu.corpus_bleu(translations, references)
+    assert bleu == f"BLEU {expected.score:.2f}"
+    expected = sacrebleu.corpus_chrf(translations, references)
+    assert chrf == f"chrF {expected.score:.2f}"
+    assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+
+
+def test_evaluate_without_case(trained):
+    files = (trained.source, trained.target)
+    result = run("evaluate", trained.folder, *files, "--lowercase")
+    assert result.code == 0
+    assert "case:lc" in result.output
+
+
+def test_evaluate_needs_as_many_references(trained, tmp_path):
+    target = tmp_path / "short.de"
+    target.write_text("Katze\n")
+    result = run("evaluate", trained.folder, trained.source, target)
+    assert_is_one_line(
+        result, ".*72 lines in .*text.en, 1 lines in .*short.de."
+    )
+
+
+def test_evaluate_needs_text(trained, tmp_path):
+    empty = tmp_path / "empty"
+    empty.touch()
+    result = run("evaluate", trained.folder, empty, empty)
+    assert_is_one_line(result, "Text must not be empty. Received: .*empty.")
+
+
+# Export
+
+
+def test_export_writes_a_saved_model(trained, tmp_path):
+    folder = tmp_path / "exported" / "1"
+    result = run("export", trained.folder, folder)
+    assert (result.code, result.output) == (0, "")
+    (line,) = result.errors.splitlines()
+    assert line.startswith(f"SavedModel in {folder}, signatures")
+    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    texts = ["the cat", ""]
+    found = serve(text=tf.constant(texts))["translation"].numpy()
+    assert [text.decode() for text in found] == trained.translator(texts)
+
+
+def test_export_leaves_what_is_there(trained, tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    result = run("export", trained.folder, tmp_path)
+    assert_is_one_line(result, ".*exists already.*--overwrite.*")
+    assert files_in(tmp_path) == {"precious": b"precious"}

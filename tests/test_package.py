@@ -1,0 +1,159 @@
+"""What `import keras_transformer` brings, and when."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+
+
+def python(code, *arguments, **environment):
+    """Runs code in a process of its own and gives what it printed."""
+    process = subprocess.run(
+        [sys.executable, "-W", "error::ImportWarning", "-c", code, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout.strip()
+
+
+def test_every_public_name_is_there():
+    for name in kt.__all__:
+        assert getattr(kt, name) is not None
+    assert set(kt.__all__) <= set(dir(kt))
+
+
+def test_public_names_are_sorted_and_unique():
+    _, *names = kt.__all__
+    assert names == sorted(set(names))
+
+
+def test_star_import_gives_the_public_names():
+    names = {}
+    exec("from keras_transformer import *", names)
+    assert set(kt.__all__) <= set(names)
+
+
+def test_unknown_name_is_an_attribute_error():
+    message = "module 'keras_transformer' has no attribute 'Transformers'"
+    with pytest.raises(AttributeError, match=message):
+        _ = kt.Transformers
+    assert not hasattr(kt, "_nothing")
+
+
+def test_import_waits_with_keras_and_tensorflow():
+    assert (
+        python(
+            "import sys, keras_transformer as kt;"
+            "kt.__all__, kt.__version__, dir(kt);"
+            "heavy = {'keras', 'tensorflow', 'jax', 'numpy', 'sentencepiece'};"
+            "print(sorted(heavy & set(sys.modules)))"
+        )
+        == "[]"
+    )
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    """A saved model, and what it gives for some ids."""
+    model = kt.Transformer(
+        13, num_layers=1, num_heads=1, hidden_dim=8, intermediate_dim=8
+    )
+    path = tmp_path_factory.mktemp("model") / "model.keras"
+    model.save(path)
+    ids = np.array([[4, 5, 3]])
+    logits = model({"source_ids": ids, "target_ids": ids})
+    return path, float(keras.ops.sum(logits))
+
+
+LOAD = """
+import sys
+model = keras.saving.load_model(sys.argv[1])
+ids = keras.ops.array([[4, 5, 3]])
+print(float(keras.ops.sum(model({"source_ids": ids, "target_ids": ids}))))
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import keras_transformer; import keras",
+        "import keras; import keras_transformer",
+        "import keras_transformer.training; import keras",
+    ],
+    ids=["before keras", "after keras", "a part before keras"],
+)
+def test_keras_loads_a_model_wherever_the_package_is_imported(
+    model_file, imports
+):
+    path, expected = model_file
+    # Either backend does; this one is quicker to import.
+    backend = "jax" if importlib.util.find_spec("jax") else "tensorflow"
+    output = python(imports + LOAD, str(path), KERAS_BACKEND=backend)
+    # Two backends add up in different orders.
+    assert float(output) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+
+for name in ("tensorflow", "tensorflow_text", "sentencepiece", "sacrebleu"):
+    sys.modules[name] = None
+
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+model = kt.Transformer(
+    13, num_layers=1, num_heads=1, hidden_dim=8, intermediate_dim=8
+)
+ids = np.array([[4, 5, 3]])
+model.compile("adam", kt.LabelSmoothedCrossentropy(0.1))
+model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+print(model.generate(ids, max_length=4)[0].shape[0])
+for name in kt.__all__:
+    try:
+        getattr(kt, name)
+    except ImportError as error:
+        print(name, "|", error)
+"""
+
+
+def test_core_works_without_tensorflow():
+    pytest.importorskip("jax")
+    one, *errors = python(WITHOUT_TENSORFLOW, KERAS_BACKEND="jax").splitlines()
+    assert one == "1"
+    assert [line.split(" | ")[0] for line in errors] == [
+        "CorpusScores",
+        "Tokenizer",
+        "Translator",
+        "corpus_scores",
+        "translation_dataset",
+    ]
+    for line in errors:
+        assert "which is not installed. `pip install keras-transformer`" in line
+
+
+@pytest.mark.parametrize("missing", ["tensorflow_text", "sentencepiece"])
+def test_missing_package_is_named(monkeypatch, missing):
+    for name in [*sys.modules]:
+        parts = name.split(".")
+        if parts[0] == missing or name.startswith("keras_transformer.text"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(vars(kt), "Tokenizer", raising=False)
+    message = (
+        f"`keras_transformer.Tokenizer` needs {missing}, which is not "
+        "installed. `pip install keras-transformer` installs it"
+    )
+    with pytest.raises(ImportError, match=message):
+        _ = kt.Tokenizer

@@ -1,0 +1,678 @@
+"""Strings in, strings out; and the folder that keeps a translator."""
+
+import doctest
+import functools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import keras_transformer as kt
+from keras_transformer import atomic
+from keras_transformer import translator as translator_module
+
+ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
+PAIRS = [
+    (f"the {one} sees the {other}", f"{ANIMALS[one]} sieht {ANIMALS[other]}")
+    for one in ANIMALS
+    for other in ANIMALS
+] * 5
+ENGLISH, GERMAN = zip(*PAIRS, strict=True)
+
+TEXTS = [
+    "the cat sees the dog",
+    "",
+    "fox",
+    " \t\n",
+    "the hen sees the fox " * 4,
+    "the dog " * 11 + "sees 漢 😀 the cat",
+    "cat dog",
+]
+
+SIZES = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 32,
+}
+
+# Sums of the same products in another order: float32 logits differ by about
+# 1e-6, a score of up to 60 tokens by that many times as much.
+SCORE_TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return kt.Tokenizer.train(ENGLISH + GERMAN, vocabulary_size=32, verbose=0)
+
+
+@pytest.fixture(scope="module")
+def target_tokenizer():
+    return kt.Tokenizer.train(
+        GERMAN, vocabulary_size=31, model_type="bpe", verbose=0
+    )
+
+
+def sharpened(model):
+    """Spreads the weights, so that random models prefer some token clearly."""
+    for variable in model.trainable_variables:
+        if variable.ndim == 2:
+            variable.assign(3 * variable.numpy())
+    return model
+
+
+@pytest.fixture
+def translator(tokenizer):
+    model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
+    return kt.Translator(sharpened(model), tokenizer)
+
+
+@pytest.fixture
+def other_translator(tokenizer, target_tokenizer):
+    """Two vocabularies, and every argument but its default."""
+    model = kt.Transformer(
+        target_tokenizer.vocabulary_size,
+        **SIZES,
+        key_dim=5,
+        value_dim=7,
+        dropout=0.2,
+        attention_dropout=0.3,
+        normalize_first=True,
+        activation="gelu",
+        positional_encoding="learned",
+        max_length=90,
+        source_vocabulary_size=tokenizer.vocabulary_size,
+        tie_source=False,
+        tie_output=False,
+        name="other",
+    )
+    return kt.Translator(
+        sharpened(model), tokenizer, target_tokenizer, kt.GreedySearch()
+    )
+
+
+@pytest.fixture
+def saved(translator, tmp_path):
+    """A saved translator's folder."""
+    path = tmp_path / "runs" / "en-de"
+    translator.save(path)
+    return path
+
+
+def contents(folder):
+    """Checksums of all that is in a folder, hidden files too."""
+    return {
+        str(path.relative_to(folder)): path.is_file()
+        and zlib.crc32(path.read_bytes())
+        for path in folder.rglob("*")
+    }
+
+
+def assert_same(loaded, translator):
+    """Compares translators by all that they consist of."""
+    assert loaded.tokenizer.model == translator.tokenizer.model
+    assert loaded.target_tokenizer.model == translator.target_tokenizer.model
+    assert loaded.model.get_config() == translator.model.get_config()
+    weights = translator.model.get_weights()
+    for found, weight in zip(loaded.model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(found, weight)
+
+
+def edit_description(folder, **changes):
+    path = folder / "translator.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def weights_file(folder):
+    (path,) = folder.glob("*.safetensors")
+    return path
+
+
+# Translating
+
+
+def test_one_translation_for_each_text_in_order(translator):
+    translations = translator(TEXTS)
+    assert len(translations) == len(TEXTS)
+    assert all(type(text) is str for text in translations)
+    assert translations == [translator([text])[0] for text in TEXTS]
+    assert translator(TEXTS[::-1]) == translations[::-1]
+    assert len(set(translations)) > 3  # so that the order can be seen
+
+
+def test_empty_text_becomes_empty_text(translator):
+    translations, scores = translator(
+        ["", "the cat", " \t\n ", "\u3000"], return_scores=True
+    )
+    assert [bool(text) for text in translations] == [False, True, False, False]
+    assert [score == 0 for score in scores] == [True, False, True, True]
+    assert translator([""]) == [""]
+
+
+def test_nothing_becomes_nothing(translator):
+    assert translator([]) == []
+    translations, scores = translator([], return_scores=True)
+    assert translations == []
+    assert scores.shape == (0,) and scores.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, np.array])
+def test_texts_may_be_of_any_kind_of_sequence(translator, kind):
+    assert translator(kind(TEXTS)) == translator(TEXTS)
+
+
+def test_a_bare_string_is_refused(translator):
+    message = r"sequence of strings. Received: one string.*\(\[text\]\)\[0\]"
+    with pytest.raises(TypeError, match=message):
+        translator("the cat")
+
+
+@pytest.mark.parametrize("texts", [[b"the cat"], ["the cat", 7], [["the"]]])
+def test_what_is_no_string_is_refused(translator, texts):
+    with pytest.raises(TypeError, match="must be a string or strings"):
+        translator(texts)
+
+
+def test_scores_are_log_probabilities_of_the_translations(translator):
+    translations, scores = translator(TEXTS, return_scores=True)
+    assert scores.dtype == np.float32 and scores.shape == (len(TEXTS),)
+    assert (scores <= 0).all()
+    _, alone = zip(
+        *(translator([text], return_scores=True) for text in TEXTS),
+        strict=True,
+    )
+    np.testing.assert_allclose(scores, np.concatenate(alone), **SCORE_TOLERANCE)
+    assert translations == translator(TEXTS)
+
+
+def test_score_is_the_models_own(translator, tokenizer):
+    (text,), (score,) = translator(["the cat sees"], return_scores=True)
+    ids = tokenizer.encode("the cat sees") + [tokenizer.end_token_id]
+    source = np.zeros((1, 16), "int32")
+    source[0, : len(ids)] = ids
+    target_ids, scores = translator.model.generate(source)
+    assert tokenizer.decode(target_ids) == [text]
+    np.testing.assert_allclose(score, scores[0], **SCORE_TOLERANCE)
+
+
+@pytest.fixture
+def generated(translator, monkeypatch):
+    """Records what the model was asked for, and what it gave."""
+    calls = []
+    generate = translator.model.generate
+
+    def recorded(source_ids, **options):
+        calls.append((options, generate(source_ids, **options)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(translator.model, "generate", recorded)
+    return calls
+
+
+@pytest.mark.parametrize("max_length", [1, 2, 5])
+def test_max_length_limits_every_translation(translator, generated, max_length):
+    translations = translator(TEXTS, max_length=max_length)
+    assert len(translations) == len(TEXTS)
+    ((_, (target_ids, _)),) = generated
+    assert target_ids.shape[1] == max_length
+
+
+def test_lengths_and_search_are_passed_to_the_model(translator, generated):
+    translator(["the cat"], min_length=4, max_length=9)
+    ((options, (target_ids, _)),) = generated
+    assert options == {
+        "min_length": 4,
+        "max_length": 9,
+        "search": translator.search,
+    }
+    assert 4 <= target_ids.shape[1] <= 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 0}, "`max_length` must be at least 1"),
+        ({"min_length": -1}, "`min_length` must not be negative"),
+        ({"min_length": 5, "max_length": 5}, "must be less than `max_length`"),
+    ],
+)
+def test_lengths_out_of_range_are_refused(translator, options, message):
+    with pytest.raises(ValueError, match=message):
+        translator(["the cat"], **options)
+
+
+def test_batches_do_not_change_results(translator, monkeypatch):
+    texts = TEXTS * 5
+    expected, expected_scores = translator(texts, return_scores=True)
+    small_batches = functools.partial(
+        translator_module.batches_by_length, tokens_per_batch=200
+    )
+    monkeypatch.setattr(translator_module, "batches_by_length", small_batches)
+    translations, scores = translator(texts, return_scores=True)
+    assert translations == expected
+    np.testing.assert_allclose(scores, expected_scores, **SCORE_TOLERANCE)
+
+
+@pytest.mark.parametrize("tokens", [1, 60, 130, 1000, 8192])
+def test_batches_hold_each_sentence_once_within_the_limit(tokens):
+    lengths = [3, 0, 17, 9, 9, 200, 1, 0, 50, 2] * 7
+    batches = translator_module.batches_by_length(lengths, tokens)
+    indices = [index for batch in batches for index in batch]
+    assert sorted(indices) == [i for i, length in enumerate(lengths) if length]
+    for batch in batches:
+        longest = max(lengths[index] for index in batch)
+        assert len(batch) == 1 or len(batch) * (longest + 50) <= tokens
+
+
+def test_text_longer_than_the_model_is_refused(other_translator):
+    texts = ["the cat", "the cat " * 90]
+    with pytest.raises(
+        ValueError, match=r"text 1 of \d+ tokens, max_length=90"
+    ):
+        other_translator(texts)
+
+
+def test_target_tokenizer_joins_the_target(other_translator, tokenizer):
+    (text,) = other_translator(["the cat"])
+    ids = [*tokenizer.encode("the cat"), 3]
+    target_ids, _ = other_translator.model.generate([[*ids, *[0] * 5][:8]])
+    assert other_translator.target_tokenizer.decode(target_ids) == [text]
+    assert other_translator.target_tokenizer.vocabulary_size == 31
+
+
+# Making
+
+
+def test_vocabularies_of_another_size_are_refused(tokenizer, target_tokenizer):
+    model = kt.Transformer(32, **SIZES)
+    message = (
+        "must have the vocabularies of `model`. Received: 31 source and 31 "
+        "target pieces, model with 32 and 32"
+    )
+    with pytest.raises(ValueError, match=message):
+        kt.Translator(model, target_tokenizer)
+    message = "Received: 32 source and 31 target pieces, model with 32 and 32"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator(model, tokenizer, target_tokenizer)
+
+
+def test_what_is_no_model_or_tokenizer_is_refused(translator, tokenizer):
+    with pytest.raises(TypeError, match="`model` must be a Transformer.*str"):
+        kt.Translator("model", tokenizer)
+    with pytest.raises(TypeError, match="`tokenizer` must be a Tokenizer.*str"):
+        kt.Translator(translator.model, "tokenizer")
+    message = "`target_tokenizer` must be a Tokenizer.*bytes"
+    with pytest.raises(TypeError, match=message):
+        kt.Translator(translator.model, tokenizer, b"tokenizer")
+
+
+# Saving and loading
+
+
+def test_loaded_translator_translates_the_same(translator, saved):
+    loaded = kt.Translator.load(str(saved))
+    expected, scores = translator(TEXTS, return_scores=True)
+    translations, loaded_scores = loaded(TEXTS, return_scores=True)
+    assert translations == expected
+    np.testing.assert_array_equal(loaded_scores, scores)
+    assert loaded.target_tokenizer is loaded.tokenizer
+    assert isinstance(loaded.search, kt.GreedySearch)
+
+
+def test_two_tokenizers_and_every_argument_come_back(
+    other_translator, tmp_path
+):
+    other_translator.save(tmp_path)
+    loaded = kt.Translator.load(tmp_path)
+    assert loaded(TEXTS) == other_translator(TEXTS)
+    assert_same(loaded, other_translator)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+def test_dtype_policies_come_back(tokenizer, tmp_path, dtype):
+    model = kt.Transformer(tokenizer.vocabulary_size, **SIZES, dtype=dtype)
+    translator = kt.Translator(sharpened(model), tokenizer)
+    translator.save(tmp_path)
+    loaded = kt.Translator.load(tmp_path)
+    assert loaded.model.dtype_policy.name == dtype
+    assert loaded(TEXTS) == translator(TEXTS)
+
+
+def test_saved_twice_is_the_same_translator(translator, saved, tmp_path):
+    again = tmp_path / "again"
+    kt.Translator.load(saved).save(again)
+    assert_same(kt.Translator.load(again), translator)
+
+
+def test_folder_holds_weights_tokenizer_and_description(saved):
+    files = sorted(re.sub("[0-9a-f]{8}", "*", name) for name in contents(saved))
+    assert files == [
+        "model-*.safetensors",
+        "tokenizer-*.model",
+        "translator.json",
+    ]
+    description = json.loads((saved / "translator.json").read_text())
+    assert description["format"] == 1
+    assert description["keras_transformer"] == kt.__version__
+
+
+def test_folder_holds_no_training_state(translator, tmp_path):
+    model = translator.model
+    model.compile("adam", "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    translator.save(tmp_path)
+    weights = safetensors.numpy.load_file(weights_file(tmp_path))
+    assert len(weights) == len(model.weights)
+    assert sum(map(np.size, weights.values())) == model.count_params()
+    description = (tmp_path / "translator.json").read_text().lower()
+    assert "compile" not in description and "adam" not in description
+    assert not kt.Translator.load(tmp_path).model.compiled
+
+
+def test_weights_are_called_by_the_path_of_their_layers(saved):
+    names = set(safetensors.numpy.load_file(weights_file(saved)))
+    assert "token_embedding/embeddings" in names
+    assert not any(name.startswith("transformer") for name in names)
+
+
+def test_save_into_an_empty_folder(translator, tmp_path):
+    translator.save(tmp_path)
+    assert_same(kt.Translator.load(tmp_path), translator)
+
+
+@pytest.mark.parametrize("name", ["translator.json", "notes.txt", "more/file"])
+def test_save_touches_no_folder_that_is_not_empty(translator, tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("precious")
+    before = contents(tmp_path)
+    message = "exists already, and nothing in it was touched.*overwrite=True"
+    with pytest.raises(FileExistsError, match=message):
+        translator.save(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_save_touches_no_file(translator, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match="exists already"):
+        translator.save(path)
+    assert path.read_text() == "precious"
+
+
+def test_overwrite_replaces_the_old_translator(
+    translator, other_translator, saved
+):
+    before = set(contents(saved))
+    other_translator.save(saved, overwrite=True)
+    assert_same(kt.Translator.load(saved), other_translator)
+    assert set(contents(saved)) & before == {"translator.json"}
+    assert len(contents(saved)) == 4
+    translator.save(saved, overwrite=True)
+    assert_same(kt.Translator.load(saved), translator)
+    assert len(contents(saved)) == 3
+
+
+def test_overwrite_leaves_the_files_of_others(translator, saved):
+    (saved / "training").mkdir()
+    (saved / "training" / "log.csv").write_text("epoch")
+    (saved / "notes.txt").write_text("precious")
+    translator.save(saved, overwrite=True)
+    assert (saved / "notes.txt").read_text() == "precious"
+    assert (saved / "training" / "log.csv").read_text() == "epoch"
+
+
+def full_disk_at(monkeypatch, number):
+    """Makes the disk full in the middle of the file of this number."""
+    fsync = os.fsync
+    calls = []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == number:
+            os.truncate(descriptor, os.fstat(descriptor).st_size // 2)
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(atomic.os, "fsync", full)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_save_that_fails_leaves_the_old_translator_as_it_was(
+    translator, other_translator, saved, monkeypatch, number
+):
+    before = contents(saved)
+    full_disk_at(monkeypatch, number)
+    with pytest.raises(OSError, match="No space left on device"):
+        other_translator.save(saved, overwrite=True)
+    monkeypatch.undo()
+    assert_same(kt.Translator.load(saved), translator)
+    assert contents(saved) == before
+    other_translator.save(saved, overwrite=True)
+    assert len(contents(saved)) == 4
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_first_save_that_fails_can_be_tried_again(
+    other_translator, tmp_path, monkeypatch, number
+):
+    path = tmp_path / "en-de"
+    full_disk_at(monkeypatch, number)
+    with pytest.raises(OSError, match="No space left on device"):
+        other_translator.save(path)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("en-de/*"))
+    other_translator.save(path)
+    assert_same(kt.Translator.load(path), other_translator)
+
+
+def test_overwrite_removes_what_a_killed_save_left(translator, saved):
+    expected = len(contents(saved))
+    for name in (
+        "model-0123abcd.safetensors",
+        ".model-4567cdef.safetensors.x1y2z3_q",
+        "tokenizer-0123abcd.model",
+        ".translator.json.x1y2z3_q",
+    ):
+        (saved / name).write_bytes(b"half")
+    translator.save(saved, overwrite=True)
+    assert len(contents(saved)) == expected
+
+
+# Loads and saves a translator in a process for each moment of a save, which
+# is killed there. The processes are forked to import TensorFlow once.
+KILLED = """
+import os
+import signal
+import sys
+
+from keras_transformer.translator import Translator
+
+
+def save_until(moment, folder):
+    translator = Translator.load(folder)
+    for variable in translator.model.trainable_variables:
+        variable.assign(variable.numpy() + 1)
+    moments = []
+
+    def killing(function):
+        def kill(*arguments):
+            moments.append(function.__name__)
+            if len(moments) == moment:
+                if function.__name__ == "fsync":  # half is on the disk
+                    size = os.fstat(arguments[0]).st_size
+                    os.ftruncate(arguments[0], size // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments)
+
+        return kill
+
+    for function in (os.fsync, os.replace, os.remove):
+        setattr(os, function.__name__, killing(function))
+    translator.save(folder, overwrite=True)
+
+
+for moment, folder in enumerate(sys.argv[1:], start=1):
+    child = os.fork()
+    if not child:
+        save_until(moment, folder)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(os.WIFSIGNALED(status) and os.WTERMSIG(status))
+"""
+
+
+def test_a_save_that_is_killed_leaves_a_translator(translator, saved, tmp_path):
+    # More moments than there are syncs, renames and removals.
+    folders = [tmp_path / f"killed at {moment}" for moment in range(1, 11)]
+    for folder in folders:
+        shutil.copytree(saved, folder)
+    output = subprocess.run(
+        [sys.executable, "-c", KILLED, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    killed = [line == str(int(signal.SIGKILL)) for line in output.split()]
+    assert killed.count(True) >= 6 and killed[-1] is False
+    old = translator.model.trainable_variables[0].numpy()
+    ages = []
+    for folder in folders:
+        loaded = kt.Translator.load(folder)
+        weights = loaded.model.trainable_variables[0].numpy()
+        is_new = bool(np.any(weights != old))
+        np.testing.assert_array_equal(weights, old + is_new)
+        ages.append(is_new)
+    # Old until the last file is in its place, new from then on.
+    assert ages == sorted(ages) and len(set(ages)) == 2
+
+
+# Damage
+
+
+def test_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No such folder: .*missing"):
+        kt.Translator.load(tmp_path / "missing")
+
+
+def test_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match="No such folder: .*file"):
+        kt.Translator.load(tmp_path / "file")
+
+
+def test_folder_that_holds_no_translator(tmp_path):
+    message = "must hold a translator. Received: .*has no translator.json"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "\x00" * 100,
+        "[]",
+        "null",
+        '"format"',
+        '{"format": 1}',
+        '{"format": 1, "files": {}}',
+        '{"format": 1, "files": {}, "model": {}, "search": {}}',
+        b"\xff\xfe{\x00}\x00",
+    ],
+)
+def test_damaged_description(saved, text):
+    content = text if isinstance(text, bytes) else text.encode()
+    (saved / "translator.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"translator\.json|must be of format"):
+        kt.Translator.load(saved)
+
+
+def test_description_cut_short(saved):
+    path = saved / "translator.json"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="translator.json is damaged.*en-de"):
+        kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize("found", [2, 0, None, "1"])
+def test_other_format_is_refused(saved, found):
+    edit_description(saved, format=found)
+    message = f"of format 1. Received: .*en-de' of format {found!r}. .*newer"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_missing_weights(saved):
+    weights_file(saved).unlink()
+    message = "weights are missing: no file .*safetensors"
+    with pytest.raises(FileNotFoundError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_missing_tokenizer(saved):
+    next(saved.glob("tokenizer-*.model")).unlink()
+    with pytest.raises(FileNotFoundError, match="No such file: .*tokenizer-"):
+        kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize("share", [0, 0.001, 0.5, 0.999])
+def test_truncated_weights(saved, share):
+    path = weights_file(saved)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    message = "weights are damaged. Received: .*safetensors"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_truncated_tokenizer(saved):
+    (path,) = saved.glob("tokenizer-*.model")
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(ValueError, match="must be a SentencePiece model"):
+        kt.Translator.load(saved)
+
+
+def test_weights_of_another_size_name_the_first_that_differs(saved):
+    path = weights_file(saved)
+    weights = safetensors.numpy.load_file(path)
+    name = next(name for name in weights if name.endswith("inner/kernel"))
+    weights[name] = np.zeros((3, 7), "float32")
+    safetensors.numpy.save_file(weights, path)
+    message = re.escape(f"Received: {name} of shape (3, 7), the model has (")
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_weights_that_are_not_there_are_named(saved):
+    path = weights_file(saved)
+    weights = safetensors.numpy.load_file(path)
+    del weights["token_embedding/embeddings"]
+    safetensors.numpy.save_file(weights, path)
+    message = (
+        r"token_embedding/embeddings of shape None, the model has \(32, 16\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_tokenizer_of_another_size_is_refused(saved, target_tokenizer):
+    (path,) = saved.glob("tokenizer-*.model")
+    path.write_bytes(target_tokenizer.model)
+    with pytest.raises(ValueError, match="must have the vocabularies of"):
+        kt.Translator.load(saved)
+
+
+def test_examples():
+    results = doctest.testmod(translator_module)
+    assert results.attempted and not results.failed

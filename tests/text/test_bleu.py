@@ -1,0 +1,91 @@
+"""Scores equal sacreBLEU's own."""
+
+import doctest
+
+import pytest
+import sacrebleu
+
+import keras_transformer as kt
+from keras_transformer.text import bleu
+
+REFERENCES = [
+    "Die Katze sitzt auf der Matte.",
+    "Am Montag fährt der Zug um halb acht nach Köln.",
+    "Wie viel ist sieben mal acht?",
+]
+TRANSLATIONS = [
+    "Die Katze liegt auf der Matte.",
+    "am Montag fährt ein Zug um acht nach Köln.",
+    "Wie viel ist sieben plus acht?",
+]
+
+
+def test_scores_equal_those_of_sacrebleu():
+    scores = kt.corpus_scores(TRANSLATIONS, REFERENCES)
+    expected_bleu = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES])
+    expected_chrf = sacrebleu.corpus_chrf(TRANSLATIONS, [REFERENCES])
+    # Rounded to four places, so that 100 reads 100.
+    assert scores.bleu == pytest.approx(expected_bleu.score, abs=5e-5)
+    assert scores.chrf == pytest.approx(expected_chrf.score, abs=5e-5)
+    assert 0 < scores.bleu < scores.chrf < 100
+
+
+def test_lowercase_ignores_case():
+    exact = kt.corpus_scores(TRANSLATIONS, REFERENCES)
+    lower = kt.corpus_scores(TRANSLATIONS, REFERENCES, lowercase=True)
+    expected = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], lowercase=True)
+    assert lower.bleu == pytest.approx(expected.score, abs=5e-5)
+    assert lower.bleu > exact.bleu
+
+
+def test_tokenize_is_passed_on():
+    scores = kt.corpus_scores(TRANSLATIONS, REFERENCES, tokenize="none")
+    expected = sacrebleu.corpus_bleu(
+        TRANSLATIONS, [REFERENCES], tokenize="none", force=True
+    )
+    assert scores.bleu == pytest.approx(expected.score, abs=5e-5)
+    assert "tok:none" in scores.signature
+
+
+def test_signature_says_how_bleu_was_computed():
+    signature = kt.corpus_scores(TRANSLATIONS, REFERENCES).signature
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in signature
+    assert f"version:{sacrebleu.__version__}" in signature
+    lower = kt.corpus_scores(TRANSLATIONS, REFERENCES, lowercase=True)
+    assert "case:lc" in lower.signature
+
+
+def test_equal_text_scores_100():
+    scores = kt.corpus_scores(REFERENCES, REFERENCES)
+    assert (scores.bleu, scores.chrf) == (100, 100)
+
+
+def test_empty_translations_score_0():
+    scores = kt.corpus_scores([""] * 3, REFERENCES)
+    assert (scores.bleu, scores.chrf) == (0, 0)
+
+
+def test_any_iterable_of_strings_is_scored():
+    scores = kt.corpus_scores(iter(TRANSLATIONS), tuple(REFERENCES))
+    assert scores == kt.corpus_scores(TRANSLATIONS, REFERENCES)
+
+
+def test_unequal_counts_are_named():
+    message = "as many as each other.*Received: 3 translations, 2 references"
+    with pytest.raises(ValueError, match=message):
+        kt.corpus_scores(TRANSLATIONS, REFERENCES[:2])
+
+
+def test_nothing_to_score_is_an_error():
+    message = "at least one. Received: 0 translations, 0 references"
+    with pytest.raises(ValueError, match=message):
+        kt.corpus_scores([], [])
+
+
+def test_scores_are_equal_where_their_values_are():
+    assert kt.CorpusScores(1.0, 2.0, "s") == kt.CorpusScores(1.0, 2.0, "s")
+
+
+def test_examples():
+    results = doctest.testmod(bleu)
+    assert results.attempted and not results.failed

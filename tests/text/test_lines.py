@@ -1,0 +1,178 @@
+"""What counts as a line, a path and text."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_transformer.text.lines import chunks
+from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import read_lines
+from keras_transformer.text.lines import read_stream
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="text.en"):
+        path = tmp_path / name
+        path.write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "character",
+    ["\u2028", "\u2029", "\x85", "\f", "\v", "\x1c", "\x1d", "\x1e", "\r"],
+)
+def test_only_a_newline_ends_a_line(write, character):
+    text = f"before{character}after"
+    assert list(read_lines(write(f"{text}\nnext\n"))) == [text, "next"]
+
+
+def test_newline_after_carriage_return_ends_a_line(write):
+    assert list(read_lines(write("one\r\ntwo\r\n"))) == ["one", "two"]
+
+
+def test_empty_lines_are_lines(write):
+    assert list(read_lines(write("\none\n\n\ntwo\n\n"))) == [
+        "",
+        "one",
+        "",
+        "",
+        "two",
+        "",
+    ]
+
+
+def test_last_line_needs_no_newline(write):
+    assert list(read_lines(write("one\ntwo"))) == ["one", "two"]
+
+
+def test_empty_file_has_no_lines(write):
+    assert list(read_lines(write(""))) == []
+
+
+def test_white_space_around_a_line_stays(write):
+    assert list(read_lines(write(" \tone \n"))) == [" \tone "]
+
+
+def test_byte_order_mark_is_no_text(write):
+    path = write("\ufeffone\ntwo\n")
+    assert list(read_lines(path)) == ["one", "two"]
+
+
+def test_byte_order_mark_within_a_file_is_text(write):
+    path = write("one\n\ufefftwo\n")
+    assert list(read_lines(path)) == ["one", "\ufefftwo"]
+
+
+def test_what_is_not_utf8_names_file_line_and_byte(write):
+    path = write("grün\n".encode() + "Käse\n".encode("latin1"))
+    expected = (
+        f"Text must be UTF-8. Received: {str(path)!r}, line 2, byte 2 is 0xe4."
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        list(read_lines(path))
+
+
+def test_byte_is_counted_after_a_byte_order_mark_too(write):
+    path = write("\ufeffKä".encode() + b"\xe4se\n")
+    with pytest.raises(ValueError, match=r"line 1, byte \d+ is 0xe4\."):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_other_unicode_encodings_are_refused(write, encoding):
+    path = write("grün\n".encode(encoding))
+    with pytest.raises(ValueError, match="must be UTF-8.*line 1, byte 1 is"):
+        list(read_lines(path))
+
+
+def test_stream_is_called_by_its_name():
+    stream = io.BytesIO(b"one\ntw\xf6\n")
+    with pytest.raises(ValueError, match="'the input', line 2, byte 3 is 0xf6"):
+        list(read_stream(stream, "the input"))
+
+
+def test_missing_file_is_named(tmp_path):
+    path = tmp_path / "missing.en"
+    with pytest.raises(FileNotFoundError, match="No such file.*missing.en"):
+        list(read_lines(path))
+
+
+def test_folder_is_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        list(read_lines(tmp_path))
+
+
+def test_string_is_a_path(write):
+    assert list(lines_of(str(write("one\ntwo\n")))) == ["one", "two"]
+
+
+def test_string_that_is_no_file_is_an_error():
+    with pytest.raises(FileNotFoundError, match="No such file.*A sentence"):
+        list(lines_of("A sentence."))
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+@pytest.mark.parametrize("sequence", [list, tuple])
+def test_paths_are_read_one_after_another(write, kind, sequence):
+    paths = [write("one\ntwo\n", "a"), write("three\n", "b")]
+    given = sequence(kind(path) for path in paths)
+    assert list(lines_of(given)) == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_strings_that_are_no_files_are_lines(kind):
+    lines = ["one", "", "two\x00three", "a" * 5000]
+    assert list(lines_of(kind(lines))) == lines
+
+
+def test_no_strings_are_no_lines():
+    assert list(lines_of([])) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_missing_path_among_files_is_named(write, tmp_path, order):
+    paths = [str(write("one\n", "a")), str(tmp_path / "missing")][::order]
+    with pytest.raises(FileNotFoundError, match="No such file.*missing"):
+        list(lines_of(paths))
+
+
+def test_missing_paths_are_named_where_they_are_path_objects(tmp_path):
+    paths = [tmp_path / "first", tmp_path / "second"]
+    with pytest.raises(FileNotFoundError, match="No such file.*first"):
+        list(lines_of(paths))
+
+
+@pytest.mark.parametrize("given", [None, 7, 1.5])
+def test_what_holds_no_text_is_refused(given):
+    message = f"Text must be a path.*Received: {given!r} of type"
+    with pytest.raises(TypeError, match=message):
+        list(lines_of(given))
+
+
+@pytest.mark.parametrize(
+    "given", [["one", 2], [b"one"], [None], b"bytes", iter([["one"]])]
+)
+def test_lines_that_are_no_strings_are_refused(given):
+    with pytest.raises(TypeError, match="Lines must be strings. Received: "):
+        list(lines_of(given))
+
+
+def test_lines_are_read_when_they_are_needed():
+    def endless():
+        while True:
+            yield "line"
+
+    lines = lines_of(endless())
+    assert [next(lines), next(lines)] == ["line", "line"]
+
+
+def test_chunks_cover_all_items_in_order():
+    assert list(chunks(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list(chunks([], 3)) == []

@@ -1,0 +1,541 @@
+"""Vocabularies: learned, the same in Python and in graphs, saved, refused."""
+
+import doctest
+import io
+import re
+
+import hypothesis
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+from hypothesis import strategies
+
+import keras_transformer as kt
+from keras_transformer.text import tokenizer as tokenizer_module
+
+KINDS = [
+    pytest.param((model_type, byte_fallback), id=f"{model_type}{suffix}")
+    for model_type in ("unigram", "bpe")
+    for byte_fallback, suffix in ((False, ""), (True, "-bytes"))
+]
+
+ODD_TEXTS = {
+    "empty": "",
+    "blank": " ",
+    "blanks": " \t \n ",
+    "blanks around": "  the  museum ",
+    "other blanks": "a\u00a0b\u3000c\u2009d\u200be\ufefff",
+    "line ends": "a\nb\r\nc\u2028d\x85e",
+    "emoji": "😀 the 👩\u200d👩\u200d👧 and 🇩🇪 👍🏽",
+    "chinese": "今天是星期一。",
+    "japanese": "ﾊﾟﾘ へ行く カタカナ",
+    "korean": "한국어 \u1112\u1161\u11ab",
+    "right to left": "مرحبا بالعالم \u202eשלום",
+    "combining accent": "cafe\u0301 gru\u0308n",
+    "many accents": "e" + "\u0301" * 20,
+    "ligatures": "ﬁne ﬂour ĳs ﷺ ㍿",
+    "fractions and widths": "½ ① Ｆｕｌｌ ℌ",
+    "case that changes length": "İstanbul STRASSE straße",
+    "null": "a\x00b\x00",
+    "control characters": "\x01\x07a\x08\x1b[0m\x7f\x9f",
+    "soft hyphen": "Jahr\u00adzehnt",
+    "special pieces": "<s> </s> <pad> <unk> the</s>museum",
+    "byte pieces": "<0x41> <0xE2><0x96><0x81>",
+    "word mark": "▁the▁▁museum ▁",
+    "unknown mark": " ⁇ the ⁇",
+    "private use and unassigned": "\ue000\U000f0000\uffff\U0010ffff",
+    "long word": "a" * 5_000,
+    "long text": "the museum in Rome " * 500,
+    "prefix": "m mu mus muse museu museum museums",
+    "digits": "1999 3.14 1,000,000 ²³",
+}
+
+
+# The tokenizer of a test is the same for all its examples.
+MANY_EXAMPLES = hypothesis.settings(
+    max_examples=50,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture(scope="module")
+def lines(english, german):
+    return english + german
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request, lines):
+    model_type, byte_fallback = request.param
+    return kt.Tokenizer.train(
+        lines,
+        vocabulary_size=560 if byte_fallback else 300,
+        model_type=model_type,
+        byte_fallback=byte_fallback,
+        verbose=0,
+    ).model
+
+
+@pytest.fixture
+def trained(model):
+    return kt.Tokenizer(model)
+
+
+def padded(rows):
+    """Rows of ids with the end token, as a model gives them."""
+    ended = [[*row, kt.Tokenizer.end_token_id] for row in rows]
+    return tf.ragged.constant(ended, dtype="int32").to_tensor()
+
+
+def assert_same_in_python_and_in_graphs(tokenizer, texts):
+    rows = tokenizer.encode(texts)
+    tensor = tokenizer.encode_tensor(tf.constant(texts))
+    assert tensor.dtype == tf.int32
+    assert tensor.to_list() == rows
+    assert_same_text_in_python_and_in_graphs(tokenizer, rows)
+
+
+def assert_same_text_in_python_and_in_graphs(tokenizer, rows):
+    ids = padded(rows)
+    decoded = tokenizer.decode_tensor(ids).numpy()
+    # Byte pieces in any order are not always UTF-8.
+    texts = [text.decode("utf-8", "replace") for text in decoded]
+    assert texts == tokenizer.decode(rows)
+    assert tokenizer.decode(ids.numpy()) == texts
+
+
+def other_tokenizer(lines, **options):
+    """Trains as others do, with SentencePiece itself."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=200,
+        minloglevel=2,
+        **options,
+    )
+    return model.getvalue()
+
+
+def test_special_ids(trained):
+    assert trained.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert trained.pad_token_id == 0
+    assert trained.unknown_token_id == 1
+    assert trained.start_token_id == 2
+    assert trained.end_token_id == 3
+
+
+def test_vocabulary_has_the_size_asked_for(trained):
+    expected = 560 if trained.has_byte_fallback else 300
+    assert trained.vocabulary_size == expected
+    assert len(trained.pieces) == expected
+    assert len(set(trained.pieces)) == expected
+
+
+def test_kind_is_read_from_the_model(lines):
+    tokenizer = kt.Tokenizer.train(
+        lines, vocabulary_size=300, model_type="bpe", verbose=0
+    )
+    assert (tokenizer.is_unigram, tokenizer.has_byte_fallback) == (False, False)
+    tokenizer = kt.Tokenizer.train(
+        lines, vocabulary_size=560, byte_fallback=True, verbose=0
+    )
+    assert (tokenizer.is_unigram, tokenizer.has_byte_fallback) == (True, True)
+
+
+def test_known_text_comes_back(trained, lines):
+    assert trained.decode(trained.encode(lines)) == lines
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_odd_text_is_the_same_in_python_and_in_graphs(trained, text):
+    assert_same_in_python_and_in_graphs(trained, [text])
+
+
+def test_a_batch_is_the_same_as_its_texts_alone(trained):
+    texts = list(ODD_TEXTS.values())
+    assert_same_in_python_and_in_graphs(trained, texts)
+    assert trained.encode(texts) == [trained.encode(text) for text in texts]
+
+
+@hypothesis.given(
+    strategies.lists(strategies.text(), min_size=1),
+)
+@MANY_EXAMPLES
+def test_any_text_is_the_same_in_python_and_in_graphs(trained, texts):
+    assert_same_in_python_and_in_graphs(trained, texts)
+
+
+@hypothesis.given(
+    strategies.text(
+        alphabet="the museum<pads>/ ▁\u0301ß\x00\u200b⁇", min_size=1
+    )
+)
+@MANY_EXAMPLES
+def test_near_text_is_the_same_in_python_and_in_graphs(trained, text):
+    assert_same_in_python_and_in_graphs(trained, [text])
+
+
+@hypothesis.given(
+    strategies.lists(
+        strategies.lists(strategies.integers(4, 299), min_size=1, max_size=20),
+        min_size=1,
+        max_size=5,
+    )
+)
+@MANY_EXAMPLES
+def test_any_ids_are_the_same_text_in_python_and_in_graphs(trained, rows):
+    rows = [[*row, trained.unknown_token_id, *row] for row in rows]
+    assert_same_text_in_python_and_in_graphs(trained, rows)
+
+
+def test_unknown_token_first_is_the_same_text_in_python_and_in_graphs(trained):
+    unknown = trained.unknown_token_id
+    rows = [[unknown], [unknown, unknown], [unknown, *trained.encode("the")]]
+    assert_same_text_in_python_and_in_graphs(trained, rows)
+
+
+def test_setting_a_seed_leaves_the_tensor_operations_as_they_are(trained):
+    texts = ["The museum in Rome."]
+    for seed in (1, 2):
+        tf.random.set_seed(seed)  # forgets the kernels of all operations
+        assert_same_in_python_and_in_graphs(trained, texts)
+
+
+def test_same_ids_inside_a_function_of_unknown_batch_size(trained):
+    texts = ["The museum in Rome.", "", "Das Museum"]
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def there_and_back(texts):
+        ids = trained.encode_tensor(texts)
+        return ids, trained.decode_tensor(ids.to_tensor())
+
+    for batch in ([], texts[:1], texts):
+        ids, decoded = there_and_back(tf.constant(batch, tf.string))
+        assert ids.to_list() == trained.encode(batch)
+        assert [text.decode() for text in decoded.numpy()] == batch
+
+
+def test_special_pieces_in_text_are_plain_text(trained):
+    ids = trained.encode("<s> </s> <pad> <unk>")
+    specials = {trained.pad_token_id, trained.start_token_id}
+    assert not {*specials, trained.end_token_id} & set(ids)
+
+
+def test_empty_text_has_no_ids(trained):
+    assert trained.encode("") == trained.encode("  \t ") == []
+    assert trained.encode(["", " "]) == [[], []]
+    assert trained.encode([]) == []
+    assert trained.decode([]) in ("", [])
+    assert trained.decode([[], []]) == ["", ""]
+
+
+def test_text_is_normalised(trained):
+    assert trained.encode("Cafe\u0301  ﬁne ") == trained.encode("Café fine")
+
+
+def test_unknown_characters_become_the_unknown_token(lines):
+    tokenizer = kt.Tokenizer.train(lines, vocabulary_size=300, verbose=0)
+    ids = tokenizer.encode("the 漢 museum")
+    assert tokenizer.unknown_token_id in ids
+    assert tokenizer.decode(ids) == "the  ⁇  museum"
+
+
+def test_bytes_spell_unknown_characters(lines):
+    tokenizer = kt.Tokenizer.train(
+        lines, vocabulary_size=560, byte_fallback=True, verbose=0
+    )
+    ids = tokenizer.encode("the 漢😀 museum")
+    assert tokenizer.unknown_token_id not in ids
+    assert tokenizer.decode(ids) == "the 漢😀 museum"
+
+
+def test_decode_stops_at_the_end(trained):
+    ids = trained.encode("the museum")
+    rest = trained.encode("in Rome")
+    ended = [*ids, trained.end_token_id, *rest]
+    assert trained.decode(ended) == "the museum"
+    assert trained.decode([ended, rest]) == ["the museum", "in Rome"]
+
+
+def test_decode_leaves_out_padding_and_start(trained):
+    ids = trained.encode("the museum")
+    start, pad = trained.start_token_id, trained.pad_token_id
+    assert trained.decode([start, *ids, pad, pad]) == "the museum"
+    assert trained.decode([[pad, start, *ids], [pad, pad]]) == [
+        "the museum",
+        "",
+    ]
+
+
+def test_decode_takes_arrays(trained):
+    ids = trained.encode("the museum")
+    assert trained.decode(np.asarray(ids)) == "the museum"
+    assert trained.decode(np.asarray([ids], "int64")) == ["the museum"]
+    assert trained.decode(tf.constant([ids])) == ["the museum"]
+    assert trained.decode(np.zeros((2, 0), "int32")) == ["", ""]
+
+
+@pytest.mark.parametrize("token_id", [-1, 300, 1_000_000])
+def test_decode_refuses_ids_that_are_not_in_the_vocabulary(tokenizer, token_id):
+    message = re.escape(f"in [0, 300). Received: id {token_id}.")
+    with pytest.raises(ValueError, match=message):
+        tokenizer.decode([4, token_id])
+    with pytest.raises(ValueError, match=message):
+        tokenizer.decode([[4, 5], [4, token_id]])
+
+
+@pytest.mark.parametrize("texts", [[b"the"], ["the", None], [["the"]], b"the"])
+def test_encode_refuses_what_is_no_string(tokenizer, texts):
+    message = "`texts` must be a string or strings. Received: "
+    with pytest.raises(TypeError, match=message):
+        tokenizer.encode(texts)
+
+
+@pytest.mark.parametrize(
+    "given", ["file", "path", "files", "paths", "lines", "tuple", "generator"]
+)
+def test_learns_from_files_and_from_lines_alike(tmp_path, lines, given):
+    first, second = tmp_path / "first", tmp_path / "second"
+    middle = len(lines) // 2
+    first.write_text("".join(f"{line}\n" for line in lines[:middle]))
+    second.write_text("".join(f"{line}\n" for line in lines[middle:]))
+    whole = tmp_path / "whole"
+    whole.write_bytes(first.read_bytes() + second.read_bytes())
+    text = {
+        "file": str(whole),
+        "path": whole,
+        "files": [str(first), str(second)],
+        "paths": (first, second),
+        "lines": lines,
+        "tuple": tuple(lines),
+        "generator": (line for line in lines),
+    }[given]
+    options = {"vocabulary_size": 300, "model_type": "bpe", "verbose": 0}
+    expected = kt.Tokenizer.train(iter(lines), **options)
+    assert kt.Tokenizer.train(text, **options).pieces == expected.pieces
+
+
+def test_the_same_text_gives_the_same_vocabulary(lines):
+    options = {"vocabulary_size": 300, "verbose": 0}
+    first, second = (kt.Tokenizer.train(lines, **options) for _ in range(2))
+    assert first.pieces == second.pieces
+
+
+def test_learns_from_lines_of_any_length():
+    lines = ["a b c d e f g h " * 5_000, "", "a", "\x00", " "] * 3
+    tokenizer = kt.Tokenizer.train(
+        [*lines, *["abc def gh"] * 9], vocabulary_size=14, verbose=0
+    )
+    assert tokenizer.decode(tokenizer.encode("abc gh")) == "abc gh"
+
+
+def test_split_digits_gives_each_digit_a_piece():
+    lines = ["in 1984 and 1985", "in 1984 again"] * 20
+    options = {"vocabulary_size": 30, "model_type": "bpe", "verbose": 0}
+    tokenizer = kt.Tokenizer.train(lines, split_digits=True, **options)
+    pieces = [tokenizer.pieces[index] for index in tokenizer.encode("1984")]
+    assert pieces[-4:] == ["1", "9", "8", "4"]
+    whole = kt.Tokenizer.train(lines, **options)
+    assert len(whole.encode("1984")) == 1
+
+
+def test_character_coverage_leaves_out_rare_characters(lines):
+    options = {"vocabulary_size": 300, "verbose": 0}
+    every = kt.Tokenizer.train([*lines, "漢"], **options)
+    assert every.unknown_token_id not in every.encode("漢")
+    most = kt.Tokenizer.train(
+        [*lines, "漢"], character_coverage=0.9995, **options
+    )
+    assert most.unknown_token_id in most.encode("漢")
+    assert most.unknown_token_id not in most.encode("museum")
+
+
+def test_saved_and_loaded_tokenizer_is_the_same(trained, tmp_path):
+    path = tmp_path / "new" / "vocabulary.model"
+    trained.save(path)
+    loaded = kt.Tokenizer.load(str(path))
+    texts = list(ODD_TEXTS.values())
+    assert loaded.pieces == trained.pieces
+    assert loaded.model == trained.model
+    assert loaded.encode(texts) == trained.encode(texts)
+    assert loaded.encode_tensor(texts).to_list() == trained.encode(texts)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_save_replaces_a_file(tokenizer, tmp_path):
+    path = tmp_path / "vocabulary.model"
+    path.write_text("old")
+    tokenizer.save(path)
+    assert kt.Tokenizer.load(path).pieces == tokenizer.pieces
+
+
+def test_sentencepiece_reads_what_is_saved(tokenizer, tmp_path):
+    path = tmp_path / "vocabulary.model"
+    tokenizer.save(path)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    text = "The museum in Rome."
+    assert processor.encode(text) == tokenizer.encode(text)
+
+
+def test_takes_a_model_of_sentencepiece_with_the_same_special_ids(lines):
+    model = other_tokenizer(lines, pad_id=0, unk_id=1, bos_id=2, eos_id=3)
+    tokenizer = kt.Tokenizer(model)
+    assert tokenizer.vocabulary_size == 200
+    assert tokenizer.decode(tokenizer.encode(lines[0])) == lines[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, "-1, 0, 1, 2"),
+        ({"pad_id": 3, "unk_id": 0, "bos_id": 1, "eos_id": 2}, "3, 0, 1, 2"),
+        ({"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": 2}, "0, 1, -1, 2"),
+    ],
+)
+def test_refuses_other_special_ids(lines, tmp_path, options, found):
+    model = other_tokenizer(lines, **options)
+    message = (
+        r"0 padding, 1 unknown, 2 start, 3 end\. Received: padding, unknown, "
+        rf"start, end = {found}\. Train it with --pad_id=0"
+    )
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer(model)
+    path = tmp_path / "other.model"
+    path.write_bytes(model)
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.load(path)
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk", b"\x00" * 1000, b"\xff" * 77])
+def test_refuses_bytes_that_are_no_model(tmp_path, junk):
+    message = f"must be a SentencePiece model. Received: {len(junk)} bytes"
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer(junk)
+    path = tmp_path / "junk.model"
+    path.write_bytes(junk)
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.load(path)
+
+
+def test_refuses_a_damaged_model(tokenizer):
+    for length in (1, len(tokenizer.model) // 2, len(tokenizer.model) - 1):
+        with pytest.raises(ValueError, match="must be a SentencePiece model"):
+            kt.Tokenizer(tokenizer.model[:length])
+
+
+@pytest.mark.parametrize("model", ["vocabulary.model", None, 7])
+def test_refuses_what_is_no_bytes(model):
+    message = r"must be the bytes.*Received: model of type .*Tokenizer\.load"
+    with pytest.raises(TypeError, match=message):
+        kt.Tokenizer(model)
+
+
+def test_load_names_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="No such file.*missing.model"):
+        kt.Tokenizer.load(tmp_path / "missing.model")
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_vocabulary_larger_than_the_text_allows(model_type):
+    lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    with pytest.raises(ValueError, match="at most [0-9]+ for this text") as at:
+        kt.Tokenizer.train(
+            lines, vocabulary_size=1000, model_type=model_type, verbose=0
+        )
+    assert "Received: vocabulary_size=1000, 20 lines." in str(at.value)
+    largest = int(re.search(r"at most (\d+)", str(at.value))[1])
+    tokenizer = kt.Tokenizer.train(
+        lines, vocabulary_size=largest, model_type=model_type, verbose=0
+    )
+    assert tokenizer.vocabulary_size == largest
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_vocabulary_smaller_than_the_characters(lines, model_type):
+    message = "at least [0-9]+ for the characters of this text"
+    with pytest.raises(ValueError, match=message) as at:
+        kt.Tokenizer.train(
+            lines, vocabulary_size=20, model_type=model_type, verbose=0
+        )
+    assert "vocabulary_size=20, 1000 lines." in str(at.value)
+    least = int(re.search(r"at least (\d+)", str(at.value))[1])
+    tokenizer = kt.Tokenizer.train(
+        lines, vocabulary_size=least, model_type=model_type, verbose=0
+    )
+    assert tokenizer.vocabulary_size == least
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_vocabulary_of_special_pieces_alone_is_too_small(lines, size):
+    with pytest.raises(ValueError, match="`vocabulary_size` must be at least"):
+        kt.Tokenizer.train(lines, vocabulary_size=size, verbose=0)
+
+
+def test_byte_pieces_need_their_room(lines):
+    with pytest.raises(ValueError, match=r"vocabulary.*vocabulary_size=200"):
+        kt.Tokenizer.train(
+            lines, vocabulary_size=200, byte_fallback=True, verbose=0
+        )
+
+
+@pytest.mark.parametrize("text", [[], [""], ["", " ", "\t"], iter(())])
+def test_empty_text_is_an_error(text):
+    message = r"Text must not be empty\. Received: \d lines without any text"
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.train(text, vocabulary_size=20, verbose=0)
+
+
+def test_empty_file_is_an_error(tmp_path):
+    path = tmp_path / "empty"
+    path.touch()
+    with pytest.raises(ValueError, match="must not be empty. Received: 0 line"):
+        kt.Tokenizer.train(path, verbose=0)
+
+
+@pytest.mark.parametrize("coverage", [0, -0.5, 1.01, float("nan")])
+def test_character_coverage_out_of_range(lines, coverage):
+    message = rf"in \(0, 1\]. Received: character_coverage={coverage}\."
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.train(lines, character_coverage=coverage, verbose=0)
+
+
+def test_unknown_model_type(lines):
+    message = "one of 'unigram', 'bpe'. Received: model_type='word'"
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.train(lines, model_type="word", verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "message"),
+    [
+        (0, ValueError, "`vocabulary_size` must be at least 1"),
+        (300.0, TypeError, "`vocabulary_size` must be an integer"),
+        ("300", TypeError, "`vocabulary_size` must be an integer"),
+    ],
+)
+def test_vocabulary_size_of_the_wrong_kind(lines, size, error, message):
+    with pytest.raises(error, match=message):
+        kt.Tokenizer.train(lines, vocabulary_size=size, verbose=0)
+
+
+def test_error_in_the_text_is_what_the_user_sees(tmp_path):
+    path = tmp_path / "latin1"
+    path.write_bytes("the museum\ngrün\n".encode("latin1"))
+    with pytest.raises(ValueError, match="^Text must be UTF-8.*line 2.*"):
+        kt.Tokenizer.train(path, verbose=0)
+    path.write_text("the museum\n")
+    with pytest.raises(FileNotFoundError, match="^No such file: .*missing'.$"):
+        kt.Tokenizer.train([path, tmp_path / "missing"], verbose=0)
+    with pytest.raises(TypeError, match="^Lines must be strings. Received: 7"):
+        kt.Tokenizer.train(["the museum", 7], verbose=0)
+
+
+def test_training_is_silent_without_verbose(lines, capfd):
+    kt.Tokenizer.train(lines, vocabulary_size=300, verbose=0)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_examples():
+    results = doctest.testmod(tokenizer_module)
+    assert results.attempted and not results.failed
