@@ -29,14 +29,20 @@ def check_not_negative(**sizes: int):
 def check_share(**shares: float):
     """Raises unless every named share is a number in `[0, 1)`."""
     for name, share in shares.items():
-        if not isinstance(share, numbers.Real) or isinstance(share, bool):
-            raise TypeError(
-                f"`{name}` must be a number. Received: {name}={share!r} of "
-                f"type {type(share).__name__}."
-            )
+        _check_real(name, share)
         if not 0 <= share < 1:
             raise ValueError(
                 f"`{name}` must be in [0, 1). Received: {name}={share}."
+            )
+
+
+def check_number(**values: float):
+    """Raises unless every named value is a number greater than 0."""
+    for name, number in values.items():
+        _check_real(name, number)
+        if not number > 0:
+            raise ValueError(
+                f"`{name}` must be greater than 0. Received: {name}={number}."
             )
 
 
@@ -109,6 +115,14 @@ def check_file(path) -> str:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"No such file: {path!r}.")
     return path
+
+
+def _check_real(name, value):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise TypeError(
+            f"`{name}` must be a number. Received: {name}={value!r} of type "
+            f"{type(value).__name__}."
+        )
 
 
 def _check_integer(name, value):

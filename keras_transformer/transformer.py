@@ -423,7 +423,7 @@ class Transformer(keras.Model):
             `(B,)`: natural-logarithm probability of the target, in nats.
 
         Raises:
-            TypeError: If the ids are not integers.
+            TypeError: If the ids are not integers, or `search` is none.
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
                 in the vocabulary, or `min_length` is not less than
                 `max_length`.
@@ -442,6 +442,11 @@ class Transformer(keras.Model):
                     f"min_length={min_length}, max_length={max_length}."
                 )
         self._check_length("source_ids", source_ids.shape[1])
+        if search is not None and not hasattr(search, "get_config"):
+            raise TypeError(
+                "`search` must be a search, such as `GreedySearch()`. "
+                f"Received: search={search!r}."
+            )
         if jit_compile is None:
             jit_compile = keras.backend.backend() == "jax"
         generator = self._generators.get(
@@ -526,8 +531,9 @@ class Transformer(keras.Model):
 
     def _check_data(self, x, y):
         if _is_dataset(x):
-            for inputs, labels, *_ in x.take(1):
-                self._check_data(inputs, labels)
+            for batch in x.take(1):
+                batch = batch if isinstance(batch, tuple) else (batch,)
+                self._check_data(*(*batch, None)[:2])
             return
         if hasattr(x, "__iter__") and not isinstance(x, ARRAYS):
             return  # a generator, which a look would use up

@@ -339,7 +339,7 @@ def read_description(path) -> dict:
             f"{DESCRIPTION} is damaged. Received: {path!r}: {error}."
         ) from error
     is_object = isinstance(description, dict)
-    if is_object and description.get("format") not in (None, FORMAT):
+    if is_object and description.get("format", FORMAT) != FORMAT:
         raise ValueError(
             f"The translator must be of format {FORMAT}. Received: {path!r} of "
             f"format {description['format']!r}. Was it saved by a newer "

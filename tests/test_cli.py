@@ -158,7 +158,8 @@ def test_help_names_every_command():
 
 
 def test_without_a_command_help_is_shown():
-    assert "Usage: " in run().output
+    result = run()
+    assert "Usage: " in result.output + result.errors
 
 
 def test_version():
@@ -396,7 +397,7 @@ def test_sizes_out_of_range(text, tmp_path):
 
 def test_resume_without_a_translator(text, tmp_path):
     result = run("train", *text, "-o", tmp_path / "run", "--resume", *TRAINING)
-    assert_is_one_line(result, "No such folder: '.*run'.")
+    assert_is_one_line(result, "There is no training to go on with in .*")
 
 
 # Translate

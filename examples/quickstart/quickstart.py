@@ -134,11 +134,15 @@ def draw_attention(translator, text, path):
     plt.close(figure)
 
 
+def elsewhere_program():
+    """The path of the program that uses the SavedModel."""
+    return os.path.relpath(Path(__file__).with_name("use_saved_model.py"))
+
+
 def translate_elsewhere(folder, texts):
     """Translates in a process that knows tensorflow only."""
-    program = Path(__file__).with_name("use_saved_model.py")
     return subprocess.run(
-        [sys.executable, str(program), str(folder), *texts],
+        [sys.executable, elsewhere_program(), str(folder), *texts],
         check=True,
         capture_output=True,
         text=True,
@@ -188,10 +192,9 @@ def main():
     print(
         f"5. The SavedModel in {exported} gives the same in a process with "
         "tensorflow and tensorflow_text alone. Try:\n"
-        f"   {sys.executable} examples/quickstart/use_saved_model.py {exported} "
-        f'"{SHOWN}"\n'
+        f"   {sys.executable} {elsewhere_program()} {exported} '{SHOWN}'\n"
         f"   {sys.executable} -m keras_transformer translate {OUTPUT} "
-        f'"{SHOWN}"'
+        f"'{SHOWN}'"
     )
 
 

@@ -81,12 +81,12 @@ def lines_of(files_or_lines) -> Iterator[str]:
 
 
 def name_of(files_or_lines) -> str:
-    """What a message calls the text: its files, or "the lines given"."""
+    """What a message calls the text: its files, or "lines" from elsewhere."""
     if isinstance(files_or_lines, (str, os.PathLike)):
         return os.fspath(files_or_lines)
     if _are_paths(files_or_lines):
         return ", ".join(map(os.fspath, files_or_lines))
-    return "the lines given"
+    return "lines"
 
 
 def chunks(items: Iterable, size: int) -> Iterator[list]:
@@ -103,7 +103,9 @@ def _are_paths(items):
 
 
 def _is_path(item):
+    if isinstance(item, os.PathLike):
+        return True
     try:
-        return isinstance(item, os.PathLike) or os.path.isfile(item)
-    except (TypeError, ValueError):  # no string, or one with a null character
+        return isinstance(item, str) and os.path.isfile(item)
+    except ValueError:  # a null character, which no path has
         return False

@@ -168,11 +168,11 @@ class Tokenizer:
         except RuntimeError as error:
             if counted.error:  # about the text, not the training
                 raise counted.error from None
-            raise _training_error(
-                str(error),
-                vocabulary_size,
-                f"{counted.count} lines in {name_of(files_or_lines)}",
-            ) from error
+            name = name_of(files_or_lines)
+            text = f"{counted.count} lines"
+            if name != "lines":
+                text += f" in {name}"
+            raise _training_error(str(error), vocabulary_size, text) from error
         return cls(model.getvalue())
 
     @classmethod

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 
 
@@ -51,15 +52,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             )
         if hidden_dim is not None:
             check_positive(hidden_dim=hidden_dim)
-        for name, value in (
-            ("scale", scale),
-            ("peak_learning_rate", peak_learning_rate),
-        ):
-            if value is not None and not value > 0:
-                raise ValueError(
-                    f"`{name}` must be greater than 0. Received: "
-                    f"{name}={value}."
-                )
+        check_number(scale=scale)
+        if peak_learning_rate is not None:
+            check_number(peak_learning_rate=peak_learning_rate)
         self.hidden_dim = hidden_dim
         self.warmup_steps = warmup_steps
         self.scale = scale

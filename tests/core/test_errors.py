@@ -248,7 +248,7 @@ def test_source_vocabulary_must_be_positive():
 
 @pytest.mark.parametrize("name", ["start_token_id", "end_token_id"])
 def test_special_tokens_must_be_in_the_vocabulary(name):
-    with raises(ValueError, f"`{name}` must be in [0, 13), the ids of the voc"):
+    with raises(ValueError, f"`{name}` must be less than `vocabulary_size`."):
         make_model(**{name: V})
     with raises(ValueError, f"`{name}` must be at least 1. Received: {name}=0"):
         make_model(**{name: 0})
@@ -355,11 +355,46 @@ def test_fit_needs_both_sides(name):
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())
     message = (
-        "`x` must have the keys 'source_ids' and 'target_ids'. Received: x "
-        f"with keys ['{name}']."
+        "`x` must be a dictionary with 'source_ids' and 'target_ids'. "
+        f"Received: x of keys ['{name}']."
     )
     with raises(ValueError, message):
         model.fit({name: IDS[name]}, LABELS)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.stack])
+def test_inputs_must_be_named(kind):
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    both = kind([np.ones((2, 5), "int32")] * 2)
+    with raises(TypeError, "`x` must be a dictionary with 'source_ids' and"):
+        model.fit(both, LABELS)
+    with raises(TypeError, "`inputs` must be a dictionary with 'source_ids'"):
+        model(both)
+
+
+def test_validation_ids_must_be_in_the_vocabulary():
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    wrong = {**IDS, "source_ids": np.full((B, S), 99, "int32")}
+    with raises(ValueError, "`source_ids` must be in [0, "):
+        model.fit(IDS, LABELS, validation_data=(wrong, LABELS))
+
+
+def test_embedded_ids_must_be_integers():
+    layer = kt.TokenEmbedding(13, 8)
+    with raises(TypeError, "`inputs` must be integers, unless `reverse=True`."):
+        layer(np.ones((2, 5), "float32"))
+
+
+def test_search_must_be_a_search():
+    with raises(TypeError, "`search` must be a search, such as `GreedySearch"):
+        make_model().generate(IDS["source_ids"], search="greedy")
+
+
+def test_schedule_takes_numbers():
+    with raises(TypeError, "`scale` must be a number. Received: scale='1'"):
+        kt.WarmupSchedule(hidden_dim=8, scale="1")
 
 
 # Limits of `generate`.

@@ -132,7 +132,8 @@ def test_one_matrix_serves_all_three_by_default():
         ({"tie_source": False, "tie_output": False}, 3 * V),
         ({"source_vocabulary_size": 19}, V + 19),
         ({"source_vocabulary_size": 19, "tie_output": False}, 2 * V + 19),
-        ({"source_vocabulary_size": V}, V),
+        ({"source_vocabulary_size": V}, 2 * V),
+        ({"source_vocabulary_size": V, "tie_source": True}, V),
     ],
 )
 def test_weights_are_shared_only_where_asked(options, matrices):

@@ -358,11 +358,20 @@ def test_export_that_fails_leaves_the_old_one(exported, tmp_path, monkeypatch):
     }
 
 
+def test_overwrite_refuses_what_is_no_export(exported, tmp_path):
+    translator, _ = exported["two bpe"]
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(FileExistsError, match="something else than a Saved"):
+        translator.export_saved_model(tmp_path, overwrite=True)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
 def test_overwrite_replaces_an_export_without_a_word(exported, tmp_path, capfd):
     translator, _ = exported["two bpe"]
     path = tmp_path / "1"
     path.mkdir()
     (path / "old").write_text("old")
+    (path / "saved_model.pb").write_text("an export")
     # A seed makes TensorFlow forget what the tokenizers have made in it.
     keras.utils.set_random_seed(7)
     capfd.readouterr()

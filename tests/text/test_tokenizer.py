@@ -481,7 +481,7 @@ def test_byte_pieces_need_their_room(lines):
 
 @pytest.mark.parametrize("text", [[], [""], ["", " ", "\t"], iter(())])
 def test_empty_text_is_an_error(text):
-    message = r"Text must not be empty\. Received: \d lines without any text"
+    message = r"Text must not be empty\. Received: \d lines without anything"
     with pytest.raises(ValueError, match=message):
         kt.Tokenizer.train(text, vocabulary_size=20, verbose=0)
 
