@@ -225,21 +225,21 @@ def test_training_is_repeatable_from_its_seed(trained, tmp_path):
 @pytest.mark.slow
 def test_options_reach_the_model_and_the_data(text, tmp_path):
     folder = tmp_path / "run"
-    result = run(
-        *("train", *text, "-o", folder, "--epochs", "1", *TRAINING),
+    command = [
+        *("train", *text, "-o", folder, *TRAINING),
         *("--model-type", "unigram", "--vocabulary-size", "36"),
         *("--dropout", "0.25"),
         *("--dtype", "mixed_bfloat16", "--average-decay", "0.9"),
         *("--learning-rate", "0.002", "--label-smoothing", "0.2"),
-    )
+    ]
+    result = run(*command, "--epochs", "1")
     assert result.code == 0, result.errors
     translator = kt.Translator.load(folder)
     assert translator.tokenizer.is_unigram
     assert translator.model.dropout == 0.25
     assert translator.model.dtype_policy.name == "mixed_bfloat16"
     # Resuming reads the optimizer's mean of the weights as well.
-    command = ["train", *text, "-o", folder, "--epochs", "2", *TRAINING]
-    result = run(*command, "--average-decay", "0.9", "--resume")
+    result = run(*command, "--epochs", "2", "--resume")
     assert result.code == 0, result.errors
     assert epochs_in_log(folder) == [0, 1]
 
@@ -395,6 +395,16 @@ def test_sizes_out_of_range(text, tmp_path):
         last = result.errors.splitlines()[-1]
         assert last.startswith("keras-transformer: ") and name in last
         assert not (tmp_path / "run").exists(), option
+
+
+def test_resume_keeps_the_settings(text, tmp_path):
+    command = ["train", *text, "-o", tmp_path / "run", *TRAINING]
+    assert run(*command, "--epochs", "1").code == 0
+    result = run(*command, "--epochs", "2", "--resume", "--seed", "2")
+    assert_is_one_line(
+        result,
+        r"`seed` must be what training began with, 1\. Received: seed=2\.",
+    )
 
 
 def test_resume_without_a_translator(text, tmp_path):
