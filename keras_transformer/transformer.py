@@ -535,8 +535,8 @@ class Transformer(keras.Model):
                 batch = batch if isinstance(batch, tuple) else (batch,)
                 self._check_data(*(*batch, None)[:2])
             return
-        if hasattr(x, "__iter__") and not isinstance(x, ARRAYS):
-            return  # a generator, which a look would use up
+        if not isinstance(x, ARRAYS):
+            return  # such as a generator, which a look would use up
         _check_keys("x", x)
         sizes = {
             "source_ids": self.source_vocabulary_size,

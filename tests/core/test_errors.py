@@ -2,6 +2,7 @@
 
 import re
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -371,6 +372,20 @@ def test_inputs_must_be_named(kind):
         model.fit(both, LABELS)
     with raises(TypeError, "`inputs` must be a dictionary with 'source_ids'"):
         model(both)
+
+
+def test_fit_takes_a_keras_dataset():
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return IDS, LABELS
+
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    history = model.fit(Batches(), shuffle=False, verbose=0)
+    assert np.isfinite(history.history["loss"][0])
 
 
 def test_validation_ids_must_be_in_the_vocabulary():
