@@ -13,6 +13,7 @@ import wrapt
 from keras_transformer.version import __version__ as __version__
 
 _CORE = {
+    "BeamSearch": "search",
     "Decoder": "decoder",
     "DecoderLayer": "decoder",
     "Encoder": "encoder",
@@ -23,6 +24,7 @@ _CORE = {
     "LearnedPositionalEncoding": "positional_encoding",
     "MultiHeadAttention": "attention",
     "Perplexity": "training",
+    "Sampling": "search",
     "SinusoidalPositionalEncoding": "positional_encoding",
     "TokenAccuracy": "training",
     "TokenEmbedding": "embedding",

@@ -1,5 +1,6 @@
 """Checks of arguments, each with an error that says what to change."""
 
+import math
 import numbers
 import os
 
@@ -9,7 +10,7 @@ import numpy as np
 def check_positive(**sizes: int):
     """Raises unless every named size is an integer of at least 1."""
     for name, size in sizes.items():
-        _check_integer(name, size)
+        check_integer(**{name: size})
         if size < 1:
             raise ValueError(
                 f"`{name}` must be at least 1. Received: {name}={size}."
@@ -19,10 +20,20 @@ def check_positive(**sizes: int):
 def check_not_negative(**sizes: int):
     """Raises unless every named size is an integer of at least 0."""
     for name, size in sizes.items():
-        _check_integer(name, size)
+        check_integer(**{name: size})
         if size < 0:
             raise ValueError(
                 f"`{name}` must not be negative. Received: {name}={size}."
+            )
+
+
+def check_integer(**values: int):
+    """Raises unless every named value is an integer."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+            raise TypeError(
+                f"`{name}` must be an integer. Received: {name}={value!r} of "
+                f"type {type(value).__name__}."
             )
 
 
@@ -37,12 +48,23 @@ def check_share(**shares: float):
 
 
 def check_number(**values: float):
-    """Raises unless every named value is a number greater than 0."""
+    """Raises unless every named value is a finite number greater than 0."""
     for name, number in values.items():
         _check_real(name, number)
         if not number > 0:
             raise ValueError(
                 f"`{name}` must be greater than 0. Received: {name}={number}."
+            )
+    check_finite(**values)
+
+
+def check_finite(**values: float):
+    """Raises unless every named value is a finite number."""
+    for name, number in values.items():
+        _check_real(name, number)
+        if not math.isfinite(number):
+            raise ValueError(
+                f"`{name}` must be finite. Received: {name}={number}."
             )
 
 
@@ -96,6 +118,21 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
     return array.astype("int32")
 
 
+def check_token_ids(name: str, token_ids) -> tuple[int, ...]:
+    """Returns a sequence of ids as a tuple, or raises."""
+    if isinstance(token_ids, (str, bytes)) or not hasattr(
+        token_ids, "__iter__"
+    ):
+        raise TypeError(
+            f"`{name}` must be a sequence of ids. Received: {name}="
+            f"{token_ids!r}."
+        )
+    token_ids = tuple(token_ids)
+    for token_id in token_ids:
+        check_not_negative(**{name: token_id})
+    return tuple(map(int, token_ids))
+
+
 def check_ids_in_range(name: str, ids, vocabulary_size: int):
     """Raises `ValueError` unless every id of the array is in `[0, V)`."""
     if np.size(ids) == 0:
@@ -121,13 +158,5 @@ def _check_real(name, value):
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(
             f"`{name}` must be a number. Received: {name}={value!r} of type "
-            f"{type(value).__name__}."
-        )
-
-
-def _check_integer(name, value):
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-        raise TypeError(
-            f"`{name}` must be an integer. Received: {name}={value!r} of type "
             f"{type(value).__name__}."
         )

@@ -47,12 +47,38 @@ class ModelType(enum.StrEnum):
     BPE = "bpe"
 
 
+class SearchName(enum.StrEnum):
+    """Kinds of search."""
+
+    GREEDY = "greedy"
+    BEAM = "beam"
+    SAMPLING = "sampling"
+
+
+class Format(enum.StrEnum):
+    """What `export` writes."""
+
+    SAVED_MODEL = "saved_model"
+    CTRANSLATE2 = "ctranslate2"
+
+
 class DtypePolicy(enum.StrEnum):
     """Keras dtype policies."""
 
     FLOAT32 = "float32"
     MIXED_BFLOAT16 = "mixed_bfloat16"
     MIXED_FLOAT16 = "mixed_float16"
+
+
+# How to search; by default as the translator was saved.
+SearchKind = Annotated[
+    SearchName | None,
+    typer.Option("--search", help="By default the translator's own."),
+]
+Width = Annotated[int, typer.Option(help="Beam: hypotheses kept.")]
+LengthPenalty = Annotated[
+    float, typer.Option(help="Beam: more than 0 prefers longer ones.")
+]
 
 
 def main():
@@ -126,6 +152,13 @@ def train(
     dropout: Annotated[
         float | None, typer.Option(help="Share; by default the preset's.")
     ] = None,
+    normalize_first: Annotated[
+        bool,
+        typer.Option(
+            "--normalize-first",
+            help="Normalise before each sublayer: learns faster.",
+        ),
+    ] = False,
     label_smoothing: Annotated[
         float, typer.Option(help="Share of the label to spread.")
     ] = 0.1,
@@ -170,6 +203,7 @@ def train(
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
         dropout=dropout,
+        normalize_first=normalize_first,
         label_smoothing=label_smoothing,
         average_decay=average_decay,
         dtype=dtype.value,
@@ -209,6 +243,30 @@ def translate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write.")
     ] = None,
+    search: SearchKind = None,
+    width: Width = 4,
+    length_penalty: LengthPenalty = 0.6,
+    num_hypotheses: Annotated[
+        int, typer.Option(help="Lines for each sentence, best first.")
+    ] = 1,
+    temperature: Annotated[
+        float, typer.Option(help="Sampling: less is less daring.")
+    ] = 1.0,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sampling: from so many tokens.")
+    ] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Sampling: from this share of the mass.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Sampling: draws anew.")] = 0,
+    min_length: Annotated[int, typer.Option(help="Least tokens.")] = 0,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens; by default the source's + 50."),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Put its score before each line.")
+    ] = False,
     overwrite: Overwrite = False,
 ):
     """Translate arguments, a file, or what is piped in; a line a sentence.
@@ -217,6 +275,8 @@ def translate(
     Example:
       keras-transformer translate runs/en-de "A man rides a bike."
       keras-transformer translate runs/en-de < test.en > test.out
+      keras-transformer translate runs/en-de --search beam \\
+        --num-hypotheses 4 --scores "A man rides a bike."
     """  # noqa: D301
     with _quiet_start():
         from keras_transformer.atomic import check_absent
@@ -232,6 +292,21 @@ def translate(
     if output:
         check_absent(output, overwrite)
     translator = _load(folder)
+    if search or num_hypotheses > 1:
+        translator.search = _search(
+            search or SearchName.BEAM,
+            beam={
+                "width": width,
+                "length_penalty": length_penalty,
+            },
+            sampling={
+                "temperature": temperature,
+                "top_k": top_k,
+                "top_p": top_p,
+                "seed": seed,
+            },
+            num_hypotheses=num_hypotheses,
+        )
     if input:
         texts = list(read_lines(input))
     elif not texts:
@@ -241,8 +316,10 @@ def translate(
                 file=sys.stderr,
             )
         texts = list(read_stream(sys.stdin.buffer, "standard input"))
-    translations = translator(texts)
-    result = "".join(f"{line}\n" for line in translations)
+    found, found_scores = translator(
+        texts, min_length=min_length, max_length=max_length, return_scores=True
+    )
+    result = "".join(_lines(found, found_scores, scores))
     if output:
         write_file(output, result.encode())
     else:
@@ -254,6 +331,9 @@ def evaluate(
     folder: TranslatorFolder,
     source: Annotated[Path, typer.Argument(help="Text to translate.")],
     target: Annotated[Path, typer.Argument(help="Its reference.")],
+    search: SearchKind = None,
+    width: Width = 4,
+    length_penalty: LengthPenalty = 0.6,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Case does not count.")
     ] = False,
@@ -264,27 +344,56 @@ def evaluate(
 
     \b
     Example:
-      keras-transformer evaluate runs/en-de test.en test.de
+      keras-transformer evaluate runs/en-de test.en test.de --search beam
     """  # noqa: D301
     with _quiet_start():
         from keras_transformer.text import corpus_scores
-        from keras_transformer.text.lines import read_lines
 
-    sources, references = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(references):
-        raise ValueError(
-            "`source` and `target` must have as many lines as each other. "
-            f"Received: {len(sources):,} lines in {source}, "
-            f"{len(references):,} lines in {target}."
+    sources, references = _read_pairs(source, target)
+    translator = _load(folder)
+    if search:
+        translator.search = _search(
+            search, {"width": width, "length_penalty": length_penalty}
         )
-    if not sources:
-        raise ValueError(f"Text must not be empty. Received: {source}.")
-    scores = corpus_scores(
-        _load(folder)(sources), references, lowercase=lowercase
-    )
+    scores = corpus_scores(translator(sources), references, lowercase=lowercase)
     print(f"BLEU {scores.bleu:.2f}")
     print(f"chrF {scores.chrf:.2f}")
     print(scores.signature)
+
+
+@app.command()
+def score(
+    folder: TranslatorFolder,
+    source: Annotated[Path, typer.Argument(help="Text file.")],
+    target: Annotated[Path, typer.Argument(help="Translations to judge.")],
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Say it of each token as well.")
+    ] = False,
+):
+    """Say how probable given translations are, a line a sentence.
+
+    Prints natural-logarithm probabilities, in nats: of the whole translation
+    and, with --tokens, of each of its tokens.
+
+    \b
+    Example:
+      keras-transformer score runs/en-de test.en test.de > scores.txt
+    """  # noqa: D301
+    sources, translations = _read_pairs(source, target)
+    translator = _load(folder)
+    scores, token_scores = translator.score(sources, translations)
+    tokenizer = translator.target_tokenizer
+    for text, total, of_tokens in zip(
+        translations, scores, token_scores, strict=True
+    ):
+        line = f"{total:.4f}"
+        if tokens:
+            ids = [*tokenizer.encode(text), tokenizer.end_token_id]
+            line += "".join(
+                f"\t{tokenizer.pieces[token_id]} {value:.4f}"
+                for token_id, value in zip(ids, of_tokens, strict=False)
+            )
+        print(line)
 
 
 @app.command()
@@ -294,24 +403,92 @@ def export(
         Path,
         typer.Argument(help="Folder to write; TF Serving wants a number."),
     ],
+    format: Annotated[Format, typer.Option(help="What to write.")] = (
+        Format.SAVED_MODEL
+    ),
+    search: SearchKind = None,
+    width: Width = 4,
+    length_penalty: LengthPenalty = 0.6,
     overwrite: Overwrite = False,
 ):
-    """Write a SavedModel that takes and returns strings.
+    """Write the translator for another engine.
+
+    A SavedModel takes and returns strings, with its search inside. A
+    CTranslate2 model takes and returns pieces of the SentencePiece models
+    beside it, and searches as it is told when it is called.
 
     \b
     Example:
-      keras-transformer export runs/en-de exported/en-de/1
+      keras-transformer export runs/en-de exported/en-de/1 --search beam
+      keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
     with _quiet_start():
         from keras_transformer.atomic import check_absent
 
     check_absent(output, overwrite)
-    _load(folder).export_saved_model(output, overwrite=overwrite)
-    print(
-        f"SavedModel in {output}, signatures serving_default (text) and "
-        "translate_ids. Load it with tensorflow and tensorflow_text.",
-        file=sys.stderr,
-    )
+    translator = _load(folder)
+    if search:
+        translator.search = _search(
+            search, {"width": width, "length_penalty": length_penalty}
+        )
+    if format is Format.CTRANSLATE2:
+        translator.export_ctranslate2(output, overwrite=overwrite)
+        message = (
+            f"CTranslate2 model in {output}. Load it with "
+            "ctranslate2.Translator, and sentencepiece."
+        )
+    else:
+        translator.export_saved_model(output, overwrite=overwrite)
+        message = (
+            f"SavedModel in {output}, signatures serving_default (text) and "
+            "translate_ids, and the two compiled. Load it with tensorflow and "
+            "tensorflow_text."
+        )
+    print(message, file=sys.stderr)
+
+
+def _search(name, beam, sampling=None, num_hypotheses=1):
+    """Makes a search from options of the command line."""
+    from keras_transformer.search import BeamSearch
+    from keras_transformer.search import GreedySearch
+    from keras_transformer.search import Sampling
+
+    if name is SearchName.BEAM:
+        return BeamSearch(**beam, num_hypotheses=num_hypotheses)
+    if name is SearchName.SAMPLING:
+        return Sampling(**(sampling or {}), num_hypotheses=num_hypotheses)
+    if num_hypotheses > 1:
+        raise ValueError(
+            "`--num-hypotheses` must be 1 with greedy search. Received: "
+            f"{num_hypotheses}. Is it `--search beam`?"
+        )
+    return GreedySearch()
+
+
+def _lines(translations, scores, with_scores):
+    """Makes a line of each translation, or of each of its hypotheses."""
+    for found, found_scores in zip(translations, scores.tolist(), strict=True):
+        if isinstance(found, str):
+            found, found_scores = [found], [found_scores]
+        for text, value in zip(found, found_scores, strict=True):
+            yield f"{value:.4f}\t{text}\n" if with_scores else f"{text}\n"
+
+
+def _read_pairs(source, target):
+    """Reads two files of as many lines as each other, at least one."""
+    with _quiet_start():
+        from keras_transformer.text.lines import read_lines
+
+    sources, targets = list(read_lines(source)), list(read_lines(target))
+    if len(sources) != len(targets):
+        raise ValueError(
+            "`source` and `target` must have as many lines as each other. "
+            f"Received: {len(sources):,} lines in {source}, "
+            f"{len(targets):,} lines in {target}."
+        )
+    if not sources:
+        raise ValueError(f"Text must not be empty. Received: {source}.")
+    return sources, targets
 
 
 def _load(folder):

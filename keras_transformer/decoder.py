@@ -177,34 +177,44 @@ class DecoderLayer(keras.layers.Layer):
         x = self.feed_forward_add_norm(x, y, training=training)
         return (x, weights) if return_attention_scores else x
 
-    def step(self, inputs, position, cache, encoded_cache, encoded_mask=None):
+    def step(
+        self,
+        inputs,
+        position,
+        cache,
+        encoded_cache,
+        visible,
+        encoded_mask=None,
+    ):
         """Computes one position, the same as `call` does for all.
 
         Args:
-            inputs: Float tensor of shape `(B, 1, D)`.
+            inputs: Float tensor of shape `(B, W, D)`, that position of each
+                of the `W` hypotheses of a sentence.
             position: Which position that is, scalar int32 tensor from 0.
-            cache: Keys and values of the positions before, `(B, N, L, H)`
+            cache: Keys and values of the positions before, `(B, N, L W, H)`
                 each, for at most `L` positions.
             encoded_cache: Keys and values of the encoder output, `(B, N, S,
                 H)` each, from `cross_attention.keys_and_values`.
+            visible: Bool tensor that broadcasts to `(B, W, L W)`, `True`
+                where a hypothesis may attend what was kept.
             encoded_mask: Bool tensor of shape `(B, S)`.
 
         Returns:
-            Float tensor of shape `(B, 1, D)`, and `cache` with the position
+            Float tensor of shape `(B, W, D)`, and `cache` with the position
             written.
         """
         x = inputs
         # 1. Self-attention over what was kept and this position.
         y = self.self_attention_add_norm.before(x)
+        first = position * inputs.shape[1]
         cache = tuple(
-            ops.slice_update(kept, (0, 0, position, 0), new)
+            ops.slice_update(kept, (0, 0, first, 0), new)
             for kept, new in zip(
                 cache, self.self_attention.keys_and_values(y), strict=True
             )
         )
-        so_far = ops.less_equal(ops.arange(ops.shape(cache[0])[2]), position)
-        so_far = ops.reshape(so_far, (1, 1, -1))  # (B, T, S)
-        y, _ = self.self_attention.attend(y, *cache, mask=so_far)
+        y, _ = self.self_attention.attend(y, *cache, mask=visible)
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
@@ -365,17 +375,17 @@ class Decoder(keras.layers.Layer):
         x = self.final_norm(x)
         return (x, scores) if return_attention_scores else x
 
-    def start_cache(self, batch_size, max_length):
-        """Makes room for the keys and values of `max_length` positions.
+    def start_cache(self, batch_size, max_length, width=1):
+        """Makes room for keys and values of `L` = `max_length` positions.
 
         Returns:
-            A list of pairs, one a layer, of zeros: keys `(B, N, L, H)` with
-            `L` the `max_length`, values alike.
+            A list of pairs, one a layer, of zeros: keys `(B, N, L W, H)` for
+            `W` = `width` hypotheses of each sentence, values alike.
         """
         return [
             tuple(
                 ops.zeros(
-                    (batch_size, self.num_heads, max_length, head_dim),
+                    (batch_size, self.num_heads, max_length * width, head_dim),
                     dtype=self.compute_dtype,
                 )
                 for head_dim in (layer.key_dim, layer.value_dim)
@@ -390,15 +400,45 @@ class Decoder(keras.layers.Layer):
             for layer in self.layers
         ]
 
-    def step(self, inputs, position, cache, encoded_cache, encoded_mask=None):
-        """Computes one position through all layers; see `DecoderLayer.step`."""
+    def step(
+        self,
+        inputs,
+        position,
+        cache,
+        encoded_cache,
+        encoded_mask=None,
+        ancestry=None,
+    ):
+        """Computes one position through all layers.
+
+        Args:
+            inputs: Float tensor of shape `(B, W, D)`, that position of each
+                of the `W` hypotheses of a sentence.
+            position: Which position that is, scalar int32 tensor from 0.
+            cache: From `start_cache`, or the step before.
+            encoded_cache: From `encoded_cache`.
+            encoded_mask: Bool tensor of shape `(B, S)`.
+            ancestry: Int32 tensor `(B, W, L)`, in which slot each hypothesis
+                was at each position up to this one. Not needed for one slot.
+
+        Returns:
+            Float tensor of shape `(B, W, D)` and the cache for the next step.
+        """
+        width = inputs.shape[1]
+        max_length = ops.shape(cache[0][0])[2] // width
+        visible = _visible(position, max_length, width, ancestry)
         x = inputs
         new_cache = []
         for layer, layer_cache, layer_encoded_cache in zip(
             self.layers, cache, encoded_cache, strict=True
         ):
             x, layer_cache = layer.step(
-                x, position, layer_cache, layer_encoded_cache, encoded_mask
+                x,
+                position,
+                layer_cache,
+                layer_encoded_cache,
+                visible,
+                encoded_mask,
             )
             new_cache.append(layer_cache)
         return self.final_norm(x), new_cache
@@ -417,3 +457,20 @@ class Decoder(keras.layers.Layer):
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
         }
+
+
+def _visible(position, max_length, width, ancestry):
+    """Marks what each hypothesis has kept, bool `(B or 1, W or 1, L W)`.
+
+    At each position up to this one, a hypothesis sees the slot that it was in
+    then. So a beam search never moves what is kept, and the attention of all
+    hypotheses of a sentence is one product.
+    """
+    positions = ops.arange(max_length, dtype="int32")
+    so_far = ops.less_equal(positions, position)  # (L,)
+    if ancestry is None:
+        return ops.reshape(so_far, (1, 1, -1))
+    slots = ops.arange(width, dtype="int32")
+    own = ops.equal(ops.expand_dims(ancestry, 3), slots)  # (B, W, L, W)
+    own = ops.logical_and(own, ops.expand_dims(so_far, 1))
+    return ops.reshape(own, (-1, width, max_length * width))

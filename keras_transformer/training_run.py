@@ -4,7 +4,9 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import keras
@@ -45,6 +47,7 @@ class TrainingRun:
         learning_rate: Peak learning rate; equation 3's by default.
         warmup_steps: Updates until the peak.
         dropout: Share to drop; the preset's by default.
+        normalize_first: Whether to normalise before each sublayer.
         label_smoothing: Share of the label to spread.
         average_decay: Decay of the exponential mean of the weights, which is
             validated and saved in place of the last weights; 0 for none.
@@ -62,6 +65,7 @@ class TrainingRun:
     learning_rate: float | None
     warmup_steps: int
     dropout: float | None
+    normalize_first: bool
     label_smoothing: float
     average_decay: float
     dtype: str
@@ -138,15 +142,16 @@ class TrainingRun:
         ]
         if self.average_decay:
             callbacks.append(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
-        callbacks.append(_EpochEnd(self))
+        callbacks += [_EpochEnd(self), interrupt := _Interrupt()]
         try:
-            self.translator.model.fit(
-                self.train_data,
-                validation_data=self.validation_data,
-                epochs=self.epochs,
-                verbose=1 if sys.stdout.isatty() else 2,
-                callbacks=callbacks,
-            )
+            with interrupt:
+                self.translator.model.fit(
+                    self.train_data,
+                    validation_data=self.validation_data,
+                    epochs=self.epochs,
+                    verbose=1 if sys.stdout.isatty() else 2,
+                    callbacks=callbacks,
+                )
         finally:
             if not self.epochs_done and not self.resume:
                 shutil.rmtree(self.folder)  # nothing to go on with
@@ -205,6 +210,7 @@ class TrainingRun:
         model = Transformer.from_preset(
             self.preset,
             tokenizer.vocabulary_size,
+            normalize_first=self.normalize_first,
             dtype=self.dtype,
             **overrides,
         )
@@ -225,6 +231,37 @@ class TrainingRun:
             weighted_metrics=[Perplexity()],
             jit_compile=keras.backend.backend() == "jax",
         )
+
+
+class _Interrupt(keras.callbacks.Callback):
+    """Makes sure that Ctrl-C ends training.
+
+    Python raises `KeyboardInterrupt` wherever it is, and where that is a
+    destructor the exception is lost. So it is raised again after the batch.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.interrupted = False
+
+    def __enter__(self):
+        # Python lets the main thread alone handle signals.
+        self.handles = threading.current_thread() is threading.main_thread()
+        if self.handles:
+            self.handler = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(self, *error):
+        if self.handles:
+            signal.signal(signal.SIGINT, self.handler)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number, frame):
+        self.interrupted = True
+        raise KeyboardInterrupt
 
 
 class _EpochEnd(keras.callbacks.Callback):

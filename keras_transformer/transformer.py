@@ -16,6 +16,11 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.search import GreedySearch
+from keras_transformer.search import Hypotheses
+from keras_transformer.search import Problem
+from keras_transformer.search import Search
+from keras_transformer.search import log_softmax
+from keras_transformer.search import seeds_of
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -51,6 +56,9 @@ ARRAYS = (dict, list, tuple, np.ndarray)
 
 # Section 6.1: the output may be so much longer than the input, in tokens.
 EXTRA_LENGTH = 50
+
+# Compiled searches have sources and targets of a multiple of it, in tokens.
+LENGTH_STEP = 16
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -240,7 +248,7 @@ class Transformer(keras.Model):
                 name="output_projection",
                 **common,
             )
-        self._generators = _Generators(self)
+        self._functions = _Functions(self)
         self.build()
 
     @classmethod
@@ -304,6 +312,13 @@ class Transformer(keras.Model):
             return self.output_projection(x)
         return self.target_embedding(x, reverse=True)
 
+    def decoder_inputs(self, target_ids):
+        """Shifts targets `(B, T)` right: the start token comes first."""
+        start_ids = ops.full_like(target_ids[:, :1], self.start_token_id)
+        shifted = ops.concatenate([start_ids, target_ids[:, :-1]], axis=1)
+        # The end token is not an input where padding follows.
+        return ops.where(padding_mask(target_ids), shifted, PAD_TOKEN_ID)
+
     def cross_attention(self, inputs):
         """Computes what each target position looks at in the source.
 
@@ -324,54 +339,74 @@ class Transformer(keras.Model):
         return scores
 
     def decode_step(
-        self, token_ids, position, cache, encoded_cache, encoded_mask
+        self,
+        token_ids,
+        position,
+        cache,
+        encoded_cache,
+        encoded_mask,
+        ancestry=None,
     ):
         """Computes the logits that follow one more target token.
 
         Args:
-            token_ids: Int32 tensor `(B,)`, the tokens chosen last.
+            token_ids: Int32 tensor `(B, W)`, the tokens that the `W`
+                hypotheses of each sentence chose last.
             position: Their position, scalar int32 tensor from 0.
             cache: From `decoder.start_cache`, or the step before.
             encoded_cache: From `decoder.encoded_cache`.
             encoded_mask: Bool tensor `(B, S)`, the source's padding mask.
+            ancestry: Int32 tensor `(B, W, L)`, in which of the `W` slots each
+                hypothesis was at each position; not needed for one slot.
 
         Returns:
-            Float32 logits `(B, V)` and the cache for the next step.
+            Float32 logits `(B, W, V)` and the cache for the next step.
         """
-        x = self.target_embedding(ops.expand_dims(token_ids, 1))  # (B, 1, D)
+        x = self.target_embedding(token_ids)  # (B, W, D)
+        # All hypotheses are at the same position, the only one of `(B W, 1)`.
+        x = ops.reshape(x, (-1, 1, self.hidden_dim))
         x = self.target_positions(x, start_position=position)
+        x = ops.reshape(x, (-1, token_ids.shape[1], self.hidden_dim))
         x, cache = self.decoder.step(
-            x, position, cache, encoded_cache, encoded_mask
+            x, position, cache, encoded_cache, encoded_mask, ancestry
         )
-        logits = self.project(ops.squeeze(x, 1))  # (B, V)
-        return ops.cast(logits, "float32"), cache
+        return ops.cast(self.project(x), "float32"), cache
 
     def search(
         self,
         source_ids,
         search=None,
-        min_length: int = 0,
-        max_length: int | None = None,
-    ):
+        min_lengths=None,
+        max_lengths=None,
+        target_prefix_ids=None,
+        capacity=None,
+    ) -> Hypotheses:
         """Translates tensors of ids; the graph behind `generate`.
 
         For use inside a `tf.function`, an export or a Keras model; `generate`
-        checks, compiles and returns arrays. Arguments as there.
+        checks, compiles and returns arrays.
+
+        Args:
+            source_ids: Int32 tensor `(B, S)`.
+            search: `GreedySearch()` by default.
+            min_lengths: Int32 tensor `(B,)`, least tokens of each target
+                before its end token.
+            max_lengths: Int32 tensor `(B,)`, most tokens of each target.
+            target_prefix_ids: Int32 tensor `(B, T)`, tokens that each target
+                begins with, then padding.
+            capacity: Most tokens of any target; needed with `max_lengths`.
 
         Returns:
-            Target ids `(B, T)` int32 and scores `(B,)` float32, `T` the most
-            tokens that any target could have.
+            `Hypotheses`: target ids `(B, W, T)`, scores `(B, W)` and scores of
+            tokens `(B, W, T)`, `T` the capacity.
         """
         search = GreedySearch() if search is None else search
         source_ids = ops.cast(source_ids, "int32")
         encoded_mask = padding_mask(source_ids)
         lengths = ops.sum(ops.cast(encoded_mask, "int32"), axis=1)  # (B,)
-        if max_length is None:
+        if max_lengths is None:
             capacity = ops.shape(source_ids)[1] + EXTRA_LENGTH
             max_lengths = lengths + EXTRA_LENGTH
-        else:
-            capacity = max_length
-            max_lengths = ops.full_like(lengths, max_length)
         if self.max_length is not None:
             max_lengths = ops.minimum(max_lengths, self.max_length)
         # An empty source has an empty target.
@@ -379,21 +414,33 @@ class Transformer(keras.Model):
 
         encoded_cache = self.decoder.encoded_cache(self.encode(source_ids))
 
-        def step(token_ids, position, cache):
+        def step(token_ids, position, cache, ancestry):
             return self.decode_step(
-                token_ids, position, cache, encoded_cache, encoded_mask
+                token_ids,
+                position,
+                cache,
+                encoded_cache,
+                encoded_mask,
+                ancestry,
             )
 
         batch_size = ops.shape(source_ids)[0]
+        if target_prefix_ids is not None:
+            room = capacity - ops.shape(target_prefix_ids)[1]
+            target_prefix_ids = ops.pad(target_prefix_ids, ((0, 0), (0, room)))
         return search(
             step,
-            cache=self.decoder.start_cache(batch_size, capacity),
-            start_ids=ops.full((batch_size,), self.start_token_id, "int32"),
-            max_lengths=max_lengths,
-            capacity=capacity,
-            end_token_id=self.end_token_id,
-            min_length=min_length,
-            forbidden_token_ids=(PAD_TOKEN_ID, self.start_token_id),
+            self.decoder.start_cache(batch_size, capacity, search.num_slots),
+            Problem(
+                start_ids=ops.full((batch_size,), self.start_token_id, "int32"),
+                max_lengths=max_lengths,
+                capacity=capacity,
+                end_token_id=self.end_token_id,
+                min_lengths=min_lengths,
+                prefix_ids=target_prefix_ids,
+                forbidden_token_ids=(PAD_TOKEN_ID, self.start_token_id),
+                seeds=seeds_of(source_ids),
+            ),
         )
 
     def generate(
@@ -402,6 +449,9 @@ class Transformer(keras.Model):
         search=None,
         min_length: int = 0,
         max_length: int | None = None,
+        target_prefix_ids=None,
+        return_token_scores: bool = False,
+        return_attention: bool = False,
         jit_compile: bool | None = None,
     ):
         """Translates ids to ids.
@@ -414,47 +464,115 @@ class Transformer(keras.Model):
             min_length: Least tokens of a target before its end token.
             max_length: Most tokens of a target with its end token. By default
                 the tokens of its source + 50 (section 6.1).
-            jit_compile: Whether to compile with XLA, once for each shape. By
-                default only on JAX, where it is the rule.
+            target_prefix_ids: Int array `(B, P)`, tokens that each target
+                begins with, then padding.
+            return_token_scores: Whether to return the scores of tokens.
+            return_attention: Whether to return what each target token
+                attended.
+            jit_compile: Whether to compile with XLA. Sentences, and tokens of
+                a source, are then filled up to one of few numbers, because
+                each shape is compiled once. By default only on JAX, where it
+                is the rule.
 
         Returns:
-            Target ids, int32 array `(B, T)`: each row a target through its
-            end token, then padding, `T` the longest. Scores, float32 array
-            `(B,)`: natural-logarithm probability of the target, in nats.
+            A tuple. Target ids, int32 array `(B, T)`: each row a target
+            through its end token, then padding, `T` the longest. Scores,
+            float32 array `(B,)`, in nats: what the search ranks by. Where
+            asked for, the scores of tokens, float32 `(B, T)`, their
+            natural-logarithm probabilities. Where asked for, attention,
+            float32 `(B, T, S)`: the weights of the last layer, mean over its
+            heads. A search for `K` > 1 hypotheses adds an axis `K` after `B`,
+            best first; the score of one that does not exist is negative
+            infinity, its target empty.
 
         Raises:
             TypeError: If the ids are not integers, or `search` is none.
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
-                in the vocabulary, or `min_length` is not less than
-                `max_length`.
+                in the vocabulary, or `min_length` or the longest prefix is
+                more than `max_length`.
         """
         source_ids = check_ids(
             "source_ids", source_ids, self.source_vocabulary_size
         )
-        if source_ids.shape[1] == 0:  # JAX cannot split heads of nothing
-            source_ids = np.pad(source_ids, ((0, 0), (0, 1)))
-        check_not_negative(min_length=min_length)
-        if max_length is not None:
-            check_positive(max_length=max_length)
-            if min_length >= max_length:
-                raise ValueError(
-                    "`min_length` must be less than `max_length`. Received: "
-                    f"min_length={min_length}, max_length={max_length}."
-                )
         self._check_length("source_ids", source_ids.shape[1])
-        if search is not None and not hasattr(search, "get_config"):
+        _check_limits(min_length, max_length)
+        search = GreedySearch() if search is None else search
+        if not isinstance(search, Search):
             raise TypeError(
                 "`search` must be a search, such as `GreedySearch()`. "
                 f"Received: search={search!r}."
             )
+        rows, length = source_ids.shape
+        inputs = {"source_ids": source_ids}
+        capacity = None
+        if max_length is not None:
+            capacity = _rounded_up(max_length, LENGTH_STEP)
+            inputs["max_lengths"] = np.full((rows,), max_length, "int32")
+        if min_length:
+            inputs["min_lengths"] = np.full((rows,), min_length, "int32")
+        if target_prefix_ids is not None:
+            inputs["target_prefix_ids"] = self._checked_prefix(
+                target_prefix_ids, source_ids, max_length
+            )
         if jit_compile is None:
             jit_compile = keras.backend.backend() == "jax"
-        generator = self._generators.get(
-            search, min_length, max_length, jit_compile
+        found = self._functions.run(
+            ("search", type(search), repr(search.get_config()), capacity),
+            lambda model, x: model.search(
+                search=search, capacity=capacity, **x
+            ),
+            _filled_up(inputs, jit_compile, self.max_length),
+            jit_compile,
         )
-        target_ids, scores = generator.predict_on_batch(source_ids)
-        longest = np.max(np.sum(target_ids != PAD_TOKEN_ID, axis=1), initial=0)
-        return target_ids[:, :longest], scores
+        target_ids, scores, token_scores = (x[:rows] for x in found)
+        used = np.sum(target_ids != PAD_TOKEN_ID, axis=-1)
+        longest = np.max(used, initial=0)
+        target_ids = target_ids[:, :, :longest]
+        results = [target_ids, scores]
+        if return_token_scores:
+            results.append(token_scores[:, :, :longest])
+        if return_attention:
+            width = target_ids.shape[1]
+            attention = self._attention(
+                np.repeat(source_ids, width, axis=0),
+                target_ids.reshape((-1, longest)),
+                jit_compile,
+            )
+            results.append(attention.reshape((rows, width, longest, length)))
+        if search.num_hypotheses == 1:
+            results = [x[:, 0] for x in results]
+        return tuple(results)
+
+    def score(self, source_ids, target_ids, jit_compile: bool | None = None):
+        """Computes how probable given targets are.
+
+        Args:
+            source_ids: Int array `(B, S)`, as for `generate`.
+            target_ids: Int array `(B, T)`, each row a target through its end
+                token, then padding, as `generate` returns it.
+            jit_compile: As for `generate`.
+
+        Returns:
+            Natural-logarithm probabilities, in nats: of the tokens, float32
+            array `(B, T)` with 0 at padding, and of the targets, float32
+            array `(B,)`, their sums.
+
+        Raises:
+            TypeError: If the ids are not integers.
+            ValueError: If an array is not of that shape, the two differ in
+                their number of rows, or an id is not in the vocabulary.
+        """
+        inputs = self._checked_pairs(source_ids, target_ids)
+        rows, length = inputs["target_ids"].shape
+        if jit_compile is None:
+            jit_compile = keras.backend.backend() == "jax"
+        token_scores = self._functions.run(
+            ("score",),
+            _token_scores,
+            _filled_up(inputs, jit_compile, self.max_length),
+            jit_compile,
+        )[:rows, :length]
+        return token_scores, np.sum(token_scores, axis=1)
 
     def fit(self, x=None, y=None, *args, **kwargs):
         """Trains, as `keras.Model.fit`, after a look at the ids.
@@ -548,6 +666,56 @@ class Transformer(keras.Model):
         if y is not None:
             check_ids("y", ops.convert_to_numpy(y), self.vocabulary_size)
 
+    def _attention(self, source_ids, target_ids, jit_compile):
+        """Computes weights `(B, T, S)`; of `generate`."""
+        rows, length = target_ids.shape
+        weights = self._functions.run(
+            ("attention",),
+            _mean_attention,
+            _filled_up(
+                {"source_ids": source_ids, "target_ids": target_ids},
+                jit_compile,
+                self.max_length,
+            ),
+            jit_compile,
+        )
+        return weights[:rows, :length, : source_ids.shape[1]]
+
+    def _checked_pairs(self, source_ids, target_ids):
+        source_ids = check_ids(
+            "source_ids", source_ids, self.source_vocabulary_size
+        )
+        target_ids = check_ids("target_ids", target_ids, self.vocabulary_size)
+        if len(source_ids) != len(target_ids):
+            raise ValueError(
+                "`source_ids` and `target_ids` must have as many rows as each "
+                f"other. Received: {len(source_ids)} and {len(target_ids)}."
+            )
+        self._check_length("source_ids", source_ids.shape[1])
+        self._check_length("target_ids", target_ids.shape[1])
+        return {"source_ids": source_ids, "target_ids": target_ids}
+
+    def _checked_prefix(self, target_prefix_ids, source_ids, max_length):
+        prefix_ids = check_ids(
+            "target_prefix_ids", target_prefix_ids, self.vocabulary_size
+        )
+        if len(prefix_ids) != len(source_ids):
+            raise ValueError(
+                "`target_prefix_ids` must have as many rows as `source_ids`. "
+                f"Received: {len(prefix_ids)} and {len(source_ids)}."
+            )
+        limits = np.sum(source_ids != PAD_TOKEN_ID, axis=1) + EXTRA_LENGTH
+        if max_length is not None:
+            limits[:] = max_length
+        lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
+        for row in np.flatnonzero(lengths > limits):
+            raise ValueError(
+                "`target_prefix_ids` must not be longer than the target may "
+                f"be. Received: row {row} of {lengths[row]} tokens, max_length="
+                f"{limits[row]}."
+            )
+        return prefix_ids[:, : np.max(lengths, initial=0)]
+
     def _check_length(self, name, length):
         if self.max_length is not None and length > self.max_length:
             raise ValueError(
@@ -570,8 +738,71 @@ def _check_keys(name, inputs):
         )
 
 
-class _Generators:
-    """Keeps one compiled generator for each way to search.
+def _check_limits(min_length, max_length):
+    check_not_negative(min_length=min_length)
+    if max_length is None:
+        return
+    check_positive(max_length=max_length)
+    if min_length > max_length:
+        raise ValueError(
+            "`min_length` must not be more than `max_length`. Received: "
+            f"min_length={min_length}, max_length={max_length}."
+        )
+
+
+def _rounded_up(number, step):
+    return -(-number // step) * step
+
+
+def _filled_up(inputs, to_few_shapes, max_length):
+    """Adds rows and columns of padding.
+
+    One column at least: JAX cannot split heads of nothing. With
+    `to_few_shapes`, up to a number of rows that is `2^n` or `3 2^n`, and of
+    columns that is a multiple of `LENGTH_STEP`.
+    """
+    filled = {}
+    for name, x in inputs.items():
+        wanted = [len(x), *(max(size, 1) for size in x.shape[1:])]
+        if to_few_shapes:
+            power = 2 ** max(len(x) - 1, 0).bit_length()
+            wanted[0] = power * 3 // 4 if len(x) <= power * 3 // 4 else power
+            for axis, size in enumerate(wanted[1:], 1):
+                size = _rounded_up(size, LENGTH_STEP)
+                wanted[axis] = min(size, max_length or size)
+        filled[name] = np.pad(
+            x,
+            [
+                (0, size - had)
+                for size, had in zip(wanted, x.shape, strict=True)
+            ],
+        )
+    return filled
+
+
+def _token_scores(model, inputs):
+    """Log-probabilities `(B, T)` of target ids, each given those before."""
+    target_ids = inputs["target_ids"]
+    logits = model({**inputs, "target_ids": model.decoder_inputs(target_ids)})
+    log_probabilities = log_softmax(logits)
+    chosen = ops.take_along_axis(
+        log_probabilities, ops.expand_dims(target_ids, 2), axis=2
+    )
+    return ops.where(padding_mask(target_ids), ops.squeeze(chosen, 2), 0.0)
+
+
+def _mean_attention(model, inputs):
+    """Weights `(B, T, S)` of the last layer, mean over its heads."""
+    target_ids = inputs["target_ids"]
+    weights = model.cross_attention(
+        {**inputs, "target_ids": model.decoder_inputs(target_ids)}
+    )[-1]
+    real = ops.expand_dims(padding_mask(target_ids), 2)
+    return ops.where(real, ops.mean(weights, axis=1), 0.0)
+
+
+class _Functions:
+    """Keeps functions of a model that Keras has compiled.
 
     Not a list or dictionary of the model, which Keras would track as layers.
     """
@@ -580,33 +811,24 @@ class _Generators:
         self.transformer = transformer
         self.compiled = {}
 
-    def get(self, search, min_length, max_length, jit_compile):
-        search = GreedySearch() if search is None else search
-        key = (
-            type(search),
-            repr(sorted(search.get_config().items())),
-            min_length,
-            max_length,
-            jit_compile,
-        )
+    def run(self, key, function, inputs, jit_compile):
+        """Runs `function(transformer, inputs)` on arrays, to arrays."""
+        key = (key, tuple(inputs), jit_compile)
         if key not in self.compiled:
-            generator = _Generator(
-                self.transformer, search, min_length, max_length
-            )
-            generator.compile(jit_compile=jit_compile)
-            self.compiled[key] = generator
-        return self.compiled[key]
+            compiled = _Function(self.transformer, function)
+            compiled.compile(jit_compile=jit_compile)
+            self.compiled[key] = compiled
+        return self.compiled[key].predict_on_batch(inputs)
 
 
-class _Generator(keras.Model):
-    """Runs a search as a model, which Keras compiles on every backend."""
+class _Function(keras.Model):
+    """Runs a function as a model, which Keras compiles on every backend."""
 
-    def __init__(self, transformer, search, min_length, max_length):
-        super().__init__(name="generator")
+    def __init__(self, transformer, function):
+        super().__init__(name="function")
         self.transformer = transformer
-        self.search = search
-        self.limits = {"min_length": min_length, "max_length": max_length}
+        self.function = function
         self.built = True
 
-    def call(self, source_ids):
-        return self.transformer.search(source_ids, self.search, **self.limits)
+    def call(self, inputs):
+        return self.function(self.transformer, inputs)

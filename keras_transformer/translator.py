@@ -32,9 +32,6 @@ WRITTEN = re.compile(
 # cached keys and values at base size.
 TOKENS_PER_BATCH = 8192
 
-# Sources are padded to a multiple of this, so that few shapes are compiled.
-LENGTH_STEP = 8
-
 
 class Translator:
     """Translates strings with a trained model.
@@ -49,14 +46,22 @@ class Translator:
     Call arguments:
         texts: A sequence of strings, of any number. Empty text, or white
             space alone, becomes empty text.
-        min_length: Least tokens of a translation.
+        min_length: Least tokens of a translation before its end.
         max_length: Most tokens of a translation; by default the tokens of the
             source + 50 (section 6.1).
+        target_prefix: A sequence of strings, one for each text, that the
+            translations begin with.
         return_scores: Whether to return the scores as well.
+        tokens_per_batch: Most tokens to decode at once, with padding and the
+            room for the targets; bounds the memory, whatever the number of
+            texts.
+        jit_compile: Whether to compile with XLA, as for
+            `Transformer.generate`.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
-        of it and a float32 array of natural-logarithm probabilities, in nats.
+        of it and a float32 array `(B,)` of scores, in nats. A search for `K` >
+        1 hypotheses gives lists of `K` strings and scores `(B, K)`.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -115,7 +120,10 @@ class Translator:
         texts,
         min_length: int = 0,
         max_length: int | None = None,
+        target_prefix=None,
         return_scores: bool = False,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        jit_compile: bool | None = None,
     ):
         if isinstance(texts, str):
             raise TypeError(
@@ -127,22 +135,94 @@ class Translator:
             for ids in self.tokenizer.encode(texts)
         ]
         self._check_lengths(rows)
-        translations = [""] * len(rows)
-        scores = np.zeros(len(rows), "float32")
-        for batch in batches_by_length([len(row) for row in rows]):
+        prefixes = self._prefixes(target_prefix, len(rows))
+        width = self.search.num_hypotheses
+        translations = [[""] * width for _ in rows]
+        scores = np.full((len(rows), width), -np.inf, "float32")
+        scores[:, 0] = 0.0  # of empty text
+        for batch in batches_by_length(
+            [len(row) for row in rows],
+            tokens_per_batch,
+            self.search.num_slots,
+            max_length,
+        ):
+            prefix_ids = None
+            if prefixes is not None:
+                prefix_ids = _padded([prefixes[index] for index in batch])
             target_ids, batch_scores = self.model.generate(
-                _padded(
-                    [rows[index] for index in batch], self.model.max_length
-                ),
+                _padded([rows[index] for index in batch]),
                 search=self.search,
                 min_length=min_length,
                 max_length=max_length,
+                target_prefix_ids=prefix_ids,
+                jit_compile=jit_compile,
             )
-            scores[batch] = batch_scores
-            decoded = self.target_tokenizer.decode(target_ids.tolist())
-            for index, text in zip(batch, decoded, strict=True):
-                translations[index] = text
+            scores[batch] = batch_scores.reshape((-1, width))
+            decoded = self.target_tokenizer.decode(
+                target_ids.reshape((len(batch) * width, -1)).tolist()
+            )
+            for place, index in enumerate(batch):
+                first = place * width
+                translations[index] = decoded[first : first + width]
+        if width == 1:
+            translations = [texts[0] for texts in translations]
+            scores = scores[:, 0]
         return (translations, scores) if return_scores else translations
+
+    def score(self, texts, translations):
+        """Computes how probable given translations are.
+
+        Args:
+            texts: A sequence of strings.
+            translations: As many strings.
+
+        Returns:
+            Float32 array `(B,)`: natural-logarithm probabilities of the
+            translations with their end tokens, in nats; and a list of as many
+            float32 arrays, those of their tokens. The translation of empty
+            text is empty: 0 if so, and negative infinity if not.
+
+        Raises:
+            ValueError: If there are not as many of the one as of the other.
+        """
+        texts, translations = list(texts), list(translations)
+        if len(texts) != len(translations):
+            raise ValueError(
+                "`texts` and `translations` must be as many as each other. "
+                f"Received: {len(texts)} and {len(translations)}."
+            )
+        sources = [
+            [*ids, self.tokenizer.end_token_id] if ids else []
+            for ids in self.tokenizer.encode(texts)
+        ]
+        targets = [
+            [*ids, self.target_tokenizer.end_token_id]
+            for ids in self.target_tokenizer.encode(translations)
+        ]
+        self._check_lengths(sources)
+        scores = np.zeros(len(texts), "float32")
+        token_scores = [np.zeros(0, "float32") for _ in texts]
+        for index, (source, target) in enumerate(
+            zip(sources, targets, strict=True)
+        ):
+            if not source and len(target) > 1:
+                scores[index] = -np.inf
+                token_scores[index] = np.full(len(target), -np.inf, "float32")
+        longest = [
+            max(len(source), len(target)) if source else 0
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        for batch in batches_by_length(longest):
+            batch_scores = self.model.score(
+                _padded([sources[index] for index in batch]),
+                _padded([targets[index] for index in batch]),
+            )
+            for index, of_tokens, of_all in zip(
+                batch, *batch_scores, strict=True
+            ):
+                scores[index] = of_all
+                token_scores[index] = of_tokens[: len(targets[index])]
+        return scores, token_scores
 
     def save(self, path, overwrite: bool = False):
         """Writes the translator to a folder.
@@ -244,6 +324,26 @@ class Translator:
 
         export_saved_model(self, path, overwrite=overwrite)
 
+    def export_ctranslate2(self, folder, overwrite: bool = False):
+        """Writes a model for CTranslate2, with its SentencePiece models.
+
+        See `keras_transformer.serving.ctranslate2.export_ctranslate2`.
+        """
+        from keras_transformer.serving.ctranslate2 import export_ctranslate2
+
+        export_ctranslate2(self, folder, overwrite=overwrite)
+
+    def _prefixes(self, target_prefix, num_texts):
+        """The tokens of each prefix, or `None`."""
+        if target_prefix is None:
+            return None
+        if isinstance(target_prefix, str) or len(target_prefix) != num_texts:
+            raise ValueError(
+                "`target_prefix` must hold a string for each text. Received: "
+                f"{target_prefix!r} for {num_texts} texts."
+            )
+        return self.target_tokenizer.encode(target_prefix)
+
     def _check_lengths(self, rows):
         limit = self.model.max_length
         for index, row in enumerate(rows):
@@ -255,13 +355,21 @@ class Translator:
                 )
 
 
-def batches_by_length(lengths, tokens_per_batch: int = TOKENS_PER_BATCH):
+def batches_by_length(
+    lengths,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+    width: int = 1,
+    max_length: int | None = None,
+):
     """Groups sentences of like length, longest first.
 
     Args:
         lengths: Tokens of each sentence.
         tokens_per_batch: Most tokens of a batch, with padding and with the
             room for the targets; a longer sentence is a batch of its own.
+        width: Number of targets that each sentence needs room for.
+        max_length: Most tokens of a target; by default those of the source +
+            50.
 
     Returns:
         A list of lists of indices; sentences without tokens are in none.
@@ -270,14 +378,15 @@ def batches_by_length(lengths, tokens_per_batch: int = TOKENS_PER_BATCH):
     >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=110)
     [[1], [3, 0]]
     """
-    check_positive(tokens_per_batch=tokens_per_batch)
+    check_positive(tokens_per_batch=tokens_per_batch, width=width)
     batches = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not lengths[index]:
             break
         if batches:
-            longest = lengths[batches[-1][0]] + EXTRA_LENGTH
-            if (len(batches[-1]) + 1) * longest <= tokens_per_batch:
+            longest = lengths[batches[-1][0]]
+            room = max(longest, max_length or longest + EXTRA_LENGTH) * width
+            if (len(batches[-1]) + 1) * room <= tokens_per_batch:
                 batches[-1].append(index)
                 continue
         batches.append([index])
@@ -377,11 +486,8 @@ def _weight_name(model, variable):
     return variable.path.removeprefix(f"{model.name}/")
 
 
-def _padded(rows, max_length):
-    longest = max(map(len, rows))
-    longest = -(-longest // LENGTH_STEP) * LENGTH_STEP
-    longest = min(longest, max_length or longest)
-    ids = np.zeros((len(rows), longest), "int32")
+def _padded(rows):
+    ids = np.zeros((len(rows), max(map(len, rows))), "int32")
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values
     return ids

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import cli
+from keras_transformer import training_run
 from keras_transformer import transformer
 
 ANIMALS = {
@@ -141,7 +142,7 @@ def test_command_is_installed():
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "translate", "evaluate", "export"]
+    "command", ["train", "translate", "evaluate", "score", "export"]
 )
 def test_help_of_every_command_shows_an_example(command):
     result = run(command, "--help")
@@ -153,7 +154,7 @@ def test_help_of_every_command_shows_an_example(command):
 def test_help_names_every_command():
     result = run("--help")
     assert result.code == 0
-    for command in ("train", "translate", "evaluate", "export"):
+    for command in ("train", "translate", "evaluate", "score", "export"):
         assert re.search(rf"^.? *{command} ", result.output, re.MULTILINE)
 
 
@@ -336,6 +337,18 @@ def test_interrupted_training_goes_on_at_the_next_epoch(text, tmp_path):
     assert f"after epoch {last} is" in result.errors
 
 
+def test_interrupt_that_was_lost_is_raised_after_the_batch():
+    interrupt = training_run._Interrupt()
+    before = signal.getsignal(signal.SIGINT)
+    with interrupt:
+        interrupt.on_train_batch_end(0)
+        with contextlib.suppress(KeyboardInterrupt):  # as a destructor does
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.on_train_batch_end(1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 # Errors of training
 
 
@@ -512,6 +525,65 @@ def test_error_is_all_that_a_shell_shows(tmp_path):
 
 
 # Evaluate
+
+
+def test_beam_search_gives_lines_for_each_sentence(trained):
+    result = run(
+        *("translate", trained.folder, "--search", "beam", "--width", "3"),
+        *("--num-hypotheses", "2", "--scores", "--max-length", "9"),
+        *("cat sees dog", "fox"),
+    )
+    assert result.code == 0
+    lines = result.output.splitlines()
+    assert len(lines) == 4
+    translator = kt.Translator.load(trained.folder)
+    translator.search = kt.BeamSearch(3, num_hypotheses=2)
+    expected, scores = translator(
+        ["cat sees dog", "fox"], max_length=9, return_scores=True
+    )
+    found = [line.split("\t") for line in lines]
+    assert [text for _, text in found] == sum(expected, [])
+    np.testing.assert_allclose(
+        [float(score) for score, _ in found], scores.flatten(), atol=1e-3
+    )
+
+
+def test_samples_are_repeatable_from_their_seed(trained):
+    outputs = [
+        run(
+            *("translate", trained.folder, "--search", "sampling"),
+            *("--temperature", "5", "--seed", seed, "--max-length", "20"),
+            *("cat sees dog", "fox sees owl"),
+        ).output
+        for seed in ("1", "1", "2")
+    ]
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--search", "beam", "--width", "0"), "`width` must be at least 1.*"),
+        (("--search", "greedy", "--num-hypotheses", "2"), ".*must be 1 with.*"),
+        (("--search", "sampling", "--top-p", "2"), "`top_p` must be in .*"),
+        (("--min-length", "5", "--max-length", "4"), ".*not be more than.*"),
+    ],
+)
+def test_search_options_out_of_range(trained, options, message):
+    result = run("translate", trained.folder, *options, "cat")
+    assert_is_one_line(result, message)
+
+
+def test_given_translations_are_scored(trained):
+    files = (trained.source, trained.target)
+    result = run("score", trained.folder, *files, "--tokens")
+    assert result.code == 0
+    lines = [line.split("\t") for line in result.output.splitlines()]
+    assert len(lines) == len(PAIRS)
+    for total, *tokens in lines:
+        assert tokens[-1].startswith("</s> ")
+        of_tokens = [float(token.split()[-1]) for token in tokens]
+        np.testing.assert_allclose(float(total), sum(of_tokens), atol=1e-2)
 
 
 def test_evaluate_prints_scores_and_their_signature(trained):

@@ -1,7 +1,6 @@
 """Strings in, strings out; and the folder that keeps a translator."""
 
 import doctest
-import functools
 import json
 import os
 import re
@@ -232,6 +231,8 @@ def test_lengths_and_search_are_passed_to_the_model(translator, generated):
         "min_length": 4,
         "max_length": 9,
         "search": translator.search,
+        "target_prefix_ids": None,
+        "jit_compile": None,
     }
     assert 4 <= target_ids.shape[1] <= 9
 
@@ -241,7 +242,7 @@ def test_lengths_and_search_are_passed_to_the_model(translator, generated):
     [
         ({"max_length": 0}, "`max_length` must be at least 1"),
         ({"min_length": -1}, "`min_length` must not be negative"),
-        ({"min_length": 5, "max_length": 5}, "must be less than `max_length`"),
+        ({"min_length": 6, "max_length": 5}, "must not be more than `max_len"),
     ],
 )
 def test_lengths_out_of_range_are_refused(translator, options, message):
@@ -249,27 +250,102 @@ def test_lengths_out_of_range_are_refused(translator, options, message):
         translator(["the cat"], **options)
 
 
-def test_batches_do_not_change_results(translator, monkeypatch):
+SEARCHES = [
+    kt.GreedySearch(),
+    kt.BeamSearch(width=3, num_hypotheses=2),
+    kt.Sampling(seed=3),
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_batches_do_not_change_results(translator, search):
+    translator.search = search
     texts = TEXTS * 5
-    expected, expected_scores = translator(texts, return_scores=True)
-    small_batches = functools.partial(
-        translator_module.batches_by_length, tokens_per_batch=200
-    )
-    monkeypatch.setattr(translator_module, "batches_by_length", small_batches)
-    translations, scores = translator(texts, return_scores=True)
+    options = {"max_length": 12, "return_scores": True}
+    expected, expected_scores = translator(texts, **options)
+    translations, scores = translator(texts, tokens_per_batch=200, **options)
     assert translations == expected
     np.testing.assert_allclose(scores, expected_scores, **SCORE_TOLERANCE)
 
 
+def test_several_hypotheses_are_lists_best_first(translator):
+    translator.search = kt.BeamSearch(width=4, num_hypotheses=3)
+    translations, scores = translator(TEXTS, max_length=9, return_scores=True)
+    assert len(translations) == len(TEXTS)
+    assert scores.shape == (len(TEXTS), 3)
+    for text, found, found_scores in zip(
+        TEXTS, translations, scores, strict=True
+    ):
+        assert len(found) == 3
+        if text.strip():
+            assert (np.diff(found_scores) <= 0).all()
+        else:
+            assert found == ["", "", ""]
+            assert found_scores.tolist() == [0, -np.inf, -np.inf]
+
+
+def test_target_prefixes_begin_the_translations(translator):
+    texts = ["the cat sees", "the dog", ""]
+    translations = translator(
+        texts, target_prefix=["the dog", "", ""], max_length=20
+    )
+    assert translations[0].startswith("the dog")
+    assert translations[1:] == translator(texts[1:], max_length=20)
+
+
+@pytest.mark.parametrize("target_prefix", ["der Hund", ["der"]])
+def test_a_prefix_for_each_text(translator, target_prefix):
+    with pytest.raises(ValueError, match="must hold a string for each text"):
+        translator(["the cat", "the dog"], target_prefix=target_prefix)
+
+
+def test_translations_are_scored_with_their_end(translator):
+    texts = ["the cat sees the dog", "", "the dog", "", "the cat"]
+    translations = ["der Hund", "", "", "der", "der Hund sieht"]
+    scores, token_scores = translator.score(texts, translations)
+    lengths = [
+        len(translator.tokenizer.encode(text)) + 1 for text in translations
+    ]
+    assert [len(row) for row in token_scores] == [
+        lengths[0],
+        0,
+        lengths[2],
+        lengths[3],
+        lengths[4],
+    ]
+    assert scores[1] == 0
+    assert scores[3] == -np.inf
+    for row in (0, 2, 4):
+        target = [*translator.tokenizer.encode(translations[row]), 3]
+        source = [*translator.tokenizer.encode(texts[row]), 3]
+        expected, (total,) = translator.model.score([source], [target])
+        np.testing.assert_allclose(token_scores[row], expected[0], rtol=1e-4)
+        np.testing.assert_allclose(scores[row], total, rtol=1e-4)
+
+
+def test_as_many_translations_as_texts_are_scored(translator):
+    with pytest.raises(ValueError, match="must be as many as each other"):
+        translator.score(["the cat"], [])
+
+
+@pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("tokens", [1, 60, 130, 1000, 8192])
-def test_batches_hold_each_sentence_once_within_the_limit(tokens):
+def test_batches_hold_each_sentence_once_within_the_limit(tokens, width):
     lengths = [3, 0, 17, 9, 9, 200, 1, 0, 50, 2] * 7
-    batches = translator_module.batches_by_length(lengths, tokens)
+    batches = translator_module.batches_by_length(lengths, tokens, width)
     indices = [index for batch in batches for index in batch]
     assert sorted(indices) == [i for i, length in enumerate(lengths) if length]
     for batch in batches:
         longest = max(lengths[index] for index in batch)
-        assert len(batch) == 1 or len(batch) * (longest + 50) <= tokens
+        room = (longest + 50) * width
+        assert len(batch) == 1 or len(batch) * room <= tokens
+
+
+def test_batches_leave_room_for_long_targets():
+    batches = translator_module.batches_by_length(
+        [4] * 6, tokens_per_batch=1000, max_length=500
+    )
+    assert [len(batch) for batch in batches] == [2, 2, 2]
 
 
 def test_text_longer_than_the_model_is_refused(other_translator):
@@ -325,6 +401,14 @@ def test_loaded_translator_translates_the_same(translator, saved):
     np.testing.assert_array_equal(loaded_scores, scores)
     assert loaded.target_tokenizer is loaded.tokenizer
     assert isinstance(loaded.search, kt.GreedySearch)
+
+
+def test_the_search_comes_back(translator, tmp_path):
+    translator.search = kt.BeamSearch(width=3, length_penalty=0.2)
+    translator.save(tmp_path)
+    loaded = kt.Translator.load(tmp_path).search
+    assert isinstance(loaded, kt.BeamSearch)
+    assert loaded.get_config() == translator.search.get_config()
 
 
 def test_two_tokenizers_and_every_argument_come_back(

@@ -2,11 +2,22 @@
 
 A search knows no model. It is called with `step`, a function
 
-    logits, cache = step(token_ids, position, cache)
+    logits, cache = step(token_ids, position, cache, ancestry)
 
-of `token_ids` `(B,)` int32, the tokens chosen last, their `position` (scalar
-int32, from 0) and a `cache` of any structure, to float32 `logits` `(B, V)`
-of the tokens that follow.
+of `token_ids` `(B, W)` int32, the tokens that the `W` hypotheses of each
+sentence chose last, their `position` (scalar int32, from 0) and a `cache` of
+any structure, to float32 `logits` `(B, W, V)` of the tokens that follow.
+
+`ancestry` `(B, W, T)` int32 says in which of the `W` slots a hypothesis was
+at each position up to now, so that a step finds what it has kept of it. It is
+`None` where there is one slot. Nothing that a step keeps is ever moved.
 """
 
+from keras_transformer.search.beam import BeamSearch as BeamSearch
 from keras_transformer.search.greedy import GreedySearch as GreedySearch
+from keras_transformer.search.sampling import Sampling as Sampling
+from keras_transformer.search.sampling import seeds_of as seeds_of
+from keras_transformer.search.search import Hypotheses as Hypotheses
+from keras_transformer.search.search import Problem as Problem
+from keras_transformer.search.search import Search as Search
+from keras_transformer.search.search import log_softmax as log_softmax

@@ -3,127 +3,126 @@
 import keras
 from keras import ops
 
+from keras_transformer.search.search import Hypotheses
+from keras_transformer.search.search import Problem
+from keras_transformer.search.search import Search
+from keras_transformer.search.search import log_softmax
+from keras_transformer.search.search import repeat_while
+from keras_transformer.search.search import write_column
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-
-# What a score becomes that must not be chosen; finite, so that sums stay so.
-FORBIDDEN_SCORE = -1e9
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class GreedySearch:
+class GreedySearch(Search):
     """Chooses the most probable token at each step.
 
-    Stops when every sentence has ended. The token ids that come back hold
-    what was chosen, through the end token, then padding; the scores are
-    natural-logarithm probabilities of the whole target, in nats.
+    Stops when every sentence has ended. The score of a target is its
+    natural-logarithm probability, the sum over its tokens, in nats.
+
+    Args:
+        repetition_penalty: Factor on the log-probability of tokens that the
+            target has already; more than 1 discourages them.
+        no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
+            only once in a target; 0 for no such rule.
+        forbidden_token_ids: Tokens never to choose, such as the unknown one.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If `repetition_penalty` is not greater than 0 and finite,
+            or another argument is negative.
 
     Example:
-    >>> def step(token_ids, position, cache):  # counts up to 3, which ends
+    >>> def step(token_ids, position, cache, ancestry):  # counts to 3, the end
     ...     return keras.ops.one_hot(token_ids + 1, 5) * 9.0, cache
-    >>> target_ids, scores = GreedySearch()(
+    >>> found = GreedySearch()(
     ...     step,
     ...     cache=(),
-    ...     start_ids=keras.ops.array([0, 1]),
-    ...     max_lengths=keras.ops.array([4, 4]),
-    ...     capacity=4,
-    ...     end_token_id=3,
+    ...     problem=Problem(
+    ...         start_ids=keras.ops.array([0, 1]),
+    ...         max_lengths=keras.ops.array([4, 4]),
+    ...         capacity=4,
+    ...         end_token_id=3,
+    ...     ),
     ... )
-    >>> keras.ops.convert_to_numpy(target_ids).tolist()
-    [[1, 2, 3, 0], [2, 3, 0, 0]]
+    >>> keras.ops.convert_to_numpy(found.target_ids).tolist()
+    [[[1, 2, 3, 0]], [[2, 3, 0, 0]]]
     """
 
-    def __call__(
-        self,
-        step,
-        cache,
-        start_ids,
-        max_lengths,
-        capacity,
-        end_token_id: int,
-        min_length: int = 0,
-        forbidden_token_ids: tuple[int, ...] = (),
-    ):
-        """Searches one target for each start id.
+    def __call__(self, step, cache, problem: Problem) -> Hypotheses:
+        """Searches; see the package for `step` and `cache`."""
+        return follow(self, choose_best, step, cache, problem)
 
-        Args:
-            step: The function that decodes one step; see the package.
-            cache: What `step` wants to carry.
-            start_ids: Int32 tensor `(B,)`, the tokens before the first step.
-            max_lengths: Int32 tensor `(B,)`, most tokens of each target with
-                the end token; 0 for a sentence that has nothing to decode.
-            capacity: Length `T` of the result, at least every `max_lengths`.
-            end_token_id: The token that ends a target.
-            min_length: Least tokens of a target before the end token.
-            forbidden_token_ids: Tokens never to choose.
 
-        Returns:
-            Target ids `(B, T)` int32 and scores `(B,)` float32.
-        """
-        batch_size = ops.shape(start_ids)[0]
+def choose_best(log_probabilities, position):
+    """Chooses the most probable tokens, `(B, W)` of `(B, W, V)`."""
+    # Not argmax, which is no LiteRT operation.
+    _, token_ids = ops.top_k(log_probabilities, 1)
+    return ops.cast(ops.squeeze(token_ids, 2), "int32")
 
-        def not_done(position, token_ids, done, target_ids, scores, cache):
-            return ops.logical_and(
-                ops.less(position, capacity),
-                ops.logical_not(ops.all(done)),
-            )
 
-        def advance(position, token_ids, done, target_ids, scores, cache):
-            logits, cache = step(token_ids, position, cache)
-            logits = forbid(logits, forbidden_token_ids)
-            if min_length:
-                ended = forbid(logits, (end_token_id,))
-                logits = ops.where(position < min_length, ended, logits)
-            best, token_ids = ops.top_k(logits, 1)  # argmax is no LiteRT op
-            token_ids = ops.cast(ops.squeeze(token_ids, 1), "int32")
-            gained = ops.squeeze(best, 1) - ops.logsumexp(logits, axis=-1)
+def follow(search: Search, choose, step, cache, problem: Problem):
+    """Makes `num_hypotheses` targets that know nothing of each other.
 
-            scores = scores + ops.where(done, 0.0, gained)
-            token_ids = ops.where(done, PAD_TOKEN_ID, token_ids)
-            target_ids = ops.slice_update(
-                target_ids, (0, position), ops.expand_dims(token_ids, 1)
-            )
-            position = position + 1
-            done = ops.logical_or(
-                ops.logical_or(done, ops.equal(token_ids, end_token_id)),
-                ops.greater_equal(position, max_lengths),
-            )
-            return position, token_ids, done, target_ids, scores, cache
+    Args:
+        search: Whose constraints hold.
+        choose: Function of log-probabilities `(B, W, V)` and the position to
+            the token ids `(B, W)` that follow.
+        step: The function that decodes one step.
+        cache: What `step` wants to carry.
+        problem: What to search for.
 
-        state = ops.while_loop(
-            not_done,
-            advance,
-            (
-                ops.convert_to_tensor(0, dtype="int32"),
-                ops.cast(start_ids, "int32"),
-                ops.less_equal(max_lengths, 0),
-                ops.zeros((batch_size, capacity), dtype="int32"),
-                ops.zeros((batch_size,), dtype="float32"),
-                cache,
-            ),
+    Returns:
+        The `Hypotheses`, in no order.
+    """
+    width = search.num_hypotheses
+    batch_size = ops.shape(problem.start_ids)[0]
+    shape = (batch_size, width, problem.capacity)
+    max_lengths = ops.expand_dims(problem.max_lengths, 1)  # (B, 1)
+    start_ids = ops.expand_dims(ops.cast(problem.start_ids, "int32"), 1)
+    ancestry = None
+    if width > 1:  # each hypothesis is its own ancestor
+        slots = ops.reshape(ops.arange(width, dtype="int32"), (1, width, 1))
+        ancestry = ops.zeros(shape, "int32") + slots
+
+    def not_done(position, token_ids, done, target_ids, token_scores, cache):
+        return ops.logical_and(
+            ops.less(position, problem.capacity),
+            ops.logical_not(ops.all(done)),
         )
-        target_ids, scores = state[3], state[4]
-        return target_ids, scores
 
-    def get_config(self):
-        """Returns the arguments, none."""
-        return {}
+    def advance(position, token_ids, done, target_ids, token_scores, cache):
+        logits, cache = step(token_ids, position, cache, ancestry)
+        free = log_softmax(logits)  # (B, W, V)
+        allowed = search.constrain(free, target_ids, position, problem)
+        token_ids = choose(allowed, position)
+        gained = ops.take_along_axis(
+            allowed, ops.expand_dims(token_ids, 2), axis=2
+        )
+        gained = ops.squeeze(gained, 2)  # (B, W)
 
-    @classmethod
-    def from_config(cls, config):
-        """Makes the search from `get_config`."""
-        return cls(**config)
+        token_ids = ops.where(done, PAD_TOKEN_ID, token_ids)
+        gained = ops.where(done, 0.0, gained)
+        target_ids = write_column(target_ids, position, token_ids)
+        token_scores = write_column(token_scores, position, gained)
+        position = position + 1
+        ended = ops.logical_or(
+            ops.equal(token_ids, problem.end_token_id),
+            ops.greater_equal(position, max_lengths),
+        )
+        done = ops.logical_or(done, ended)
+        return position, token_ids, done, target_ids, token_scores, cache
 
-
-def forbid(logits, token_ids):
-    """Lowers the logits `(B, V)` of tokens that must not be chosen."""
-    if not token_ids:
-        return logits
-    vocabulary = ops.arange(logits.shape[-1])
-    hit = ops.any(
-        ops.equal(
-            ops.expand_dims(vocabulary, 0),
-            ops.expand_dims(ops.convert_to_tensor(token_ids, "int32"), 1),
+    state = repeat_while(
+        not_done,
+        advance,
+        (
+            ops.convert_to_tensor(0, dtype="int32"),
+            ops.tile(start_ids, (1, width)),
+            ops.tile(ops.less_equal(max_lengths, 0), (1, width)),
+            ops.zeros(shape, dtype="int32"),
+            ops.zeros(shape, dtype="float32"),
+            cache,
         ),
-        axis=0,
-    )  # (V,)
-    return ops.where(hit, FORBIDDEN_SCORE, logits)
+    )
+    target_ids, token_scores = state[3], state[4]
+    return Hypotheses(target_ids, ops.sum(token_scores, axis=2), token_scores)

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import new_folder
+from keras_transformer.transformer import EXTRA_LENGTH
+from keras_transformer.transformer import LENGTH_STEP
+from keras_transformer.translator import TOKENS_PER_BATCH
 
 
 def export_saved_model(translator, path, overwrite: bool = False):
@@ -21,6 +24,14 @@ def export_saved_model(translator, path, overwrite: bool = False):
     - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32 `(B,
       T)`, `score` float32 `(B,)`. Rows of ids end with the end token, 3, then
       padding, 0.
+    - `translate_compiled` and `translate_ids_compiled`: the same, compiled
+      with XLA when they are first called, and again for each of a few shapes;
+      faster from then on. TensorFlow Serving on a CPU needs
+      `--xla_cpu_compilation_enabled` for them.
+
+    A search for `K` > 1 hypotheses adds an axis `K` to each output after `B`.
+    Any number of sentences may come in one call: the graph sorts them by
+    length and decodes them in batches of bounded size.
 
     A program that loads it needs tensorflow, and tensorflow-text for its
     operations; not this library.
@@ -56,18 +67,15 @@ def export_saved_model(translator, path, overwrite: bool = False):
     with new_folder(path, overwrite) as folder:
         archive = keras.export.ExportArchive()
         archive.track(graph)
-        archive.add_endpoint(
-            "serving_default",
-            graph.translate_text,
-            input_signature=[tf.TensorSpec([None], tf.string, name="text")],
-        )
-        archive.add_endpoint(
-            "translate_ids",
-            graph.translate_ids,
-            input_signature=[
-                tf.TensorSpec([None, None], tf.int32, name="source_ids")
-            ],
-        )
+        text = tf.TensorSpec([None], tf.string, name="text")
+        ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+        for name, function, spec in (
+            ("serving_default", graph.translate_text, text),
+            ("translate_ids", graph.translate_ids, ids),
+            ("translate_compiled", graph.translate_text_compiled, text),
+            ("translate_ids_compiled", graph.translate_ids_compiled, ids),
+        ):
+            archive.add_endpoint(name, function, input_signature=[spec])
         # Keras prints a page of tensor specs, which the docstring says better.
         with contextlib.redirect_stdout(io.StringIO()):
             archive.write_out(os.fspath(folder), verbose=False)
@@ -78,32 +86,117 @@ class TranslationGraph(tf.Module):
 
     def __init__(self, translator):
         super().__init__()
-        self.translator = translator
+        self.model = translator.model
+        self.search = translator.search
+        self.end_token_id = translator.tokenizer.end_token_id
         self.source_tokenizer = translator.tokenizer.tensor_tokenizer()
         self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer()
 
     def translate_text(self, text):
         """Translates strings `(B,)`."""
-        pieces = self.source_tokenizer.encode(text)
-        result = self.translate_ids(self._sources(pieces))
-        translation = self.target_tokenizer.decode(result["target_ids"])
-        return {"translation": translation, "score": result["score"]}
+        return self._translate_text(text, self.translate_ids)
+
+    def translate_text_compiled(self, text):
+        """Translates strings `(B,)`, the search compiled."""
+        return self._translate_text(text, self.translate_ids_compiled)
 
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
-        longest = self.translator.model.max_length
+        return self._translate_ids(source_ids, self._search)
+
+    def translate_ids_compiled(self, source_ids):
+        """Translates ids `(B, S)`, the search compiled."""
+        compiled = tf.function(self._search, jit_compile=True)
+
+        def search(source_ids):
+            rows, length = tf.unstack(tf.shape(source_ids))
+            filled = self._filled_up(source_ids, rows, length)
+            return [x[:rows] for x in compiled(filled)]
+
+        return self._translate_ids(source_ids, search)
+
+    def _translate_text(self, text, translate_ids):
+        pieces = self.source_tokenizer.encode(text)
+        result = translate_ids(self._sources(pieces))
+        target_ids = result["target_ids"]  # (B, T) or (B, K, T)
+        shape = tf.shape(target_ids)
+        translation = self.target_tokenizer.decode(
+            tf.reshape(target_ids, [tf.reduce_prod(shape[:-1]), shape[-1]])
+        )
+        translation = tf.reshape(translation, shape[:-1])
+        translation.set_shape(target_ids.shape[:-1])
+        return {"translation": translation, "score": result["score"]}
+
+    def _translate_ids(self, source_ids, search):
+        """Sorts by length, searches in batches, and restores the order."""
+        self._check_length(source_ids)
+        lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
+        order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+        source_ids = tf.gather(source_ids, order)
+        lengths = tf.gather(lengths, order)
+        num_rows = tf.shape(source_ids)[0]
+        width = self.search.num_hypotheses
+
+        def not_done(start, target_ids, scores):
+            return start < num_rows
+
+        def translate_batch(start, target_ids, scores):
+            longest = tf.maximum(lengths[start], 1)
+            room = (longest + EXTRA_LENGTH) * self.search.num_slots
+            end = start + tf.maximum(TOKENS_PER_BATCH // room, 1)
+            batch = source_ids[start:end, :longest]
+            new_ids, new_scores = search(batch)
+            target_ids = _stacked(target_ids, new_ids)
+            scores = tf.concat([scores, new_scores], axis=0)
+            return start + tf.shape(batch)[0], target_ids, scores
+
+        _, target_ids, scores = tf.while_loop(
+            not_done,
+            translate_batch,
+            (
+                tf.constant(0),
+                tf.zeros([0, width, 0], tf.int32),
+                tf.zeros([0, width]),
+            ),
+            shape_invariants=(
+                tf.TensorShape([]),
+                tf.TensorShape([None, width, None]),
+                tf.TensorShape([None, width]),
+            ),
+        )
+        restored = tf.argsort(order)
+        target_ids = tf.gather(target_ids, restored)
+        scores = tf.gather(scores, restored)
+        if width == 1:
+            target_ids, scores = target_ids[:, 0], scores[:, 0]
+        return {"target_ids": target_ids, "score": scores}
+
+    def _search(self, source_ids):
+        found = self.model.search(source_ids, self.search)
+        return found.target_ids, found.scores
+
+    def _check_length(self, source_ids):
+        longest = self.model.max_length
         if longest is not None:
             tf.debugging.assert_less_equal(
                 tf.shape(source_ids)[1],
                 longest,
                 f"The source must not be longer than {longest} tokens.",
             )
-        target_ids, scores = self.translator.model.search(
-            source_ids, self.translator.search
+
+    def _filled_up(self, source_ids, rows, length):
+        """Adds padding up to one of few shapes."""
+        sizes = sorted(
+            [2**power for power in range(14)]
+            + [3 * 2**power for power in range(12)]
         )
-        used = tf.reduce_any(tf.not_equal(target_ids, 0), axis=0)  # (T,)
-        longest = tf.reduce_sum(tf.cast(used, tf.int32))
-        return {"target_ids": target_ids[:, :longest], "score": scores}
+        wanted_rows = tf.gather(sizes, tf.searchsorted(sizes, [rows])[0])
+        wanted = -(-length // LENGTH_STEP) * LENGTH_STEP
+        if self.model.max_length is not None:
+            wanted = tf.minimum(wanted, self.model.max_length)
+        return tf.pad(
+            source_ids, [[0, wanted_rows - rows], [0, wanted - length]]
+        )
 
     def _sources(self, pieces):
         """Adds the end token, but to empty text, and pads: `(B, S)`."""
@@ -111,4 +204,18 @@ class TranslationGraph(tf.Module):
         ids = tf.pad(pieces.to_tensor(), [[0, 0], [0, 1]])
         positions = tf.range(tf.shape(ids)[1])
         is_end = tf.equal(positions, lengths) & tf.greater(lengths, 0)
-        return tf.where(is_end, self.translator.tokenizer.end_token_id, ids)
+        return tf.where(is_end, self.end_token_id, ids)
+
+
+def _stacked(above, below):
+    """Puts ids `(B, K, T)` under others, both without empty columns."""
+    used = tf.reduce_any(tf.not_equal(below, 0), axis=[0, 1])  # (T,)
+    below = below[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))]
+    length = tf.maximum(tf.shape(above)[2], tf.shape(below)[2])
+    return tf.concat(
+        [
+            tf.pad(x, [[0, 0], [0, 0], [0, length - tf.shape(x)[2]]])
+            for x in (above, below)
+        ],
+        axis=0,
+    )

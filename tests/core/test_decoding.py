@@ -1,13 +1,11 @@
 """Decoding token by token equals decoding the whole, however it is run."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
 
 import keras_transformer as kt
 
-from .compiled import loops_in_python
 from .copying import END
 from .copying import START
 from .layers import D
@@ -55,6 +53,7 @@ def naive_greedy(model, source_ids, max_length, min_length=0):
     for position in range(max_length):
         ids = {"source_ids": source_ids, "target_ids": inputs}
         logits = np.float64(ops.convert_to_numpy(model(ids))[:, position])
+        normalizers = np.log(np.sum(np.exp(logits), axis=1))
         logits[:, [0, START]] = -np.inf
         if position < min_length:
             logits[:, END] = -np.inf
@@ -63,8 +62,7 @@ def naive_greedy(model, source_ids, max_length, min_length=0):
                 continue
             chosen = np.argmax(logits[row])
             target_ids[row, position] = chosen
-            normalizer = np.log(np.sum(np.exp(logits[row])))
-            scores[row] += logits[row, chosen] - normalizer
+            scores[row] += logits[row, chosen] - normalizers[row]
             if position + 1 < max_length:
                 inputs[row, position + 1] = chosen
     return target_ids, scores
@@ -90,14 +88,14 @@ def step_logits(model, source_ids, target_ids):
     steps = []
     for position in range(length):
         logits, cache = model.decode_step(
-            ops.array(target_ids[:, position]),
+            ops.array(target_ids[:, position : position + 1]),
             ops.array(position),
             cache,
             encoded_cache,
             ops.array(source_ids != 0),
         )
         steps.append(ops.convert_to_numpy(logits))
-    return np.stack(steps, axis=1)
+    return np.concatenate(steps, axis=1)
 
 
 @each_model
@@ -281,92 +279,175 @@ def test_half_precision_copies_too(copying_model):
     assert scores.dtype == "float32"
 
 
-# A search over a step that is no model.
+# Every search, on a model.
+
+SEARCHES = {
+    "greedy": kt.GreedySearch(),
+    "beam": kt.BeamSearch(width=3, length_penalty=0.0),
+    "beam_best_3": kt.BeamSearch(4, length_penalty=0.0, num_hypotheses=3),
+    "sampling": kt.Sampling(seed=4),
+    "samples": kt.Sampling(num_hypotheses=3, top_k=6, seed=4),
+}
+each_search = pytest.mark.parametrize(
+    "search", SEARCHES.values(), ids=SEARCHES.keys()
+)
 
 
-def table_step(table):
-    """Makes a step whose logits depend on the last token alone."""
-
-    def step(token_ids, position, cache):
-        return ops.take(ops.array(table, "float32"), token_ids, axis=0), cache
-
-    return step
+def flat(hypotheses, search):
+    """Puts the hypotheses of each sentence one under the other."""
+    rows = len(SOURCE_IDS) * search.num_hypotheses
+    return [x.reshape((rows, *x.shape[-1:])) for x in hypotheses]
 
 
-def search(step, start_ids, max_lengths, cache=(), **options):
-    target_ids, scores = kt.GreedySearch()(
-        step,
-        cache=cache,
-        start_ids=ops.array(start_ids),
-        max_lengths=ops.array(max_lengths),
-        capacity=max(max_lengths),
-        end_token_id=END,
-        **options,
+@each_model
+@each_search
+def test_scores_are_those_of_the_whole_model(options, search):
+    """What was kept of a hypothesis is its own, wherever it has moved."""
+    model = kt.Transformer(V, **SIZES, **options)
+    target_ids, scores, token_scores = model.generate(
+        SOURCE_IDS, search=search, max_length=9, return_token_scores=True
     )
-    return ops.convert_to_numpy(target_ids), ops.convert_to_numpy(scores)
+    source_ids = np.repeat(SOURCE_IDS, search.num_hypotheses, axis=0)
+    target_ids, token_scores = flat([target_ids, token_scores], search)
+    expected, totals = model.score(source_ids, target_ids)
+    np.testing.assert_allclose(token_scores, expected, atol=1e-4)
+    np.testing.assert_allclose(scores.flatten(), totals, atol=1e-4)
 
 
-def test_search_follows_a_table():
-    table = np.random.default_rng(2).normal(size=(T, T))
-    start_ids, max_lengths = [0, 1, 4], [7, 3, 0]
-    target_ids, scores = search(table_step(table), start_ids, max_lengths)
-    log_shares = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
-    for row, token_id in enumerate(start_ids):
-        expected, score = [], 0.0
-        while len(expected) < max_lengths[row] and END not in expected:
-            score += log_shares[token_id].max()
-            token_id = log_shares[token_id].argmax()
-            expected.append(token_id)
-        padding = [0] * (max(max_lengths) - len(expected))
-        assert target_ids[row].tolist() == [*expected, *padding]
-        np.testing.assert_allclose(scores[row], score, rtol=1e-5)
-
-
-def test_search_never_chooses_what_is_forbidden():
-    table = np.tile(np.arange(T, dtype="float32"), (T, 1))
-    target_ids, scores = search(
-        table_step(table), [1, 2], [3, 3], forbidden_token_ids=(4, END, 0)
+@each_search
+def test_attention_is_that_of_the_whole_model(copying_model, search):
+    target_ids, _, attention = copying_model.generate(
+        SOURCE_IDS, search=search, return_attention=True
     )
-    assert target_ids.tolist() == [[2, 2, 2], [2, 2, 2]]
-    share = np.exp(2) / (np.exp(1) + np.exp(2))
-    np.testing.assert_allclose(scores, 3 * np.log(share), rtol=1e-5)
+    shape = (*target_ids.shape, SOURCE_IDS.shape[1])
+    assert attention.shape == shape
+    real = target_ids != 0
+    np.testing.assert_allclose(attention.sum(axis=-1), real, atol=1e-5)
+    padding = (SOURCE_IDS == 0).reshape(
+        (len(SOURCE_IDS), *[1] * (attention.ndim - 2), -1)
+    )
+    assert np.where(padding, attention, 0).max() == 0
 
 
-def test_search_gives_each_step_its_position_and_cache():
-    def step(token_ids, position, cache):
-        chosen = 4 + position + cache
-        logits = ops.one_hot(chosen, V)
-        return ops.repeat(logits[None], len(token_ids), axis=0), cache + 3
-
-    target_ids, _ = search(step, [START, 5], [3, 3], cache=ops.array(0))
-    assert target_ids.tolist() == [[4, 8, 12], [4, 8, 12]]
-
-
-def test_search_stops_when_every_sentence_has_ended():
-    positions = []
-
-    def step(token_ids, position, cache):
-        positions.append(int(position))
-        return ops.one_hot(token_ids + 1, V), cache
-
-    with loops_in_python():
-        target_ids, _ = search(step, [END - 1, END - 3], [500, 500])
-    assert positions == [0, 1, 2]
-    assert target_ids.shape == (2, 500)
-    assert lengths(target_ids) == [1, 3]
+def test_attention_of_a_copy_is_its_source(copying_model):
+    _, _, attention = copying_model.generate(
+        SOURCE_IDS[:1], return_attention=True
+    )
+    weights = copying_model.cross_attention(
+        {
+            "source_ids": SOURCE_IDS[:1],
+            "target_ids": np.array([[START, *SOURCE_IDS[0, :-1]]]),
+        }
+    )
+    expected = ops.mean(weights[-1], axis=1)
+    np.testing.assert_allclose(attention, expected, atol=1e-4)
 
 
-def test_search_over_nothing_makes_no_step():
-    def step(token_ids, position, cache):
-        raise AssertionError
+@each_search
+def test_no_search_depends_on_batch_order_or_padding(copying_model, search):
+    options = {"search": search, "max_length": 9}
+    expected = copying_model.generate(SOURCE_IDS, **options)
+    backwards = copying_model.generate(SOURCE_IDS[::-1], **options)
+    wide = np.pad(SOURCE_IDS, ((0, 1), (0, 3)))
+    padded = copying_model.generate(wide, **options)
+    for found in ([x[::-1] for x in backwards], [x[:-1] for x in padded]):
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_allclose(found[1], expected[1], atol=1e-4)
+    for row, length in enumerate(lengths(SOURCE_IDS)):
+        ids, scores = copying_model.generate(
+            SOURCE_IDS[[row], :length], **options
+        )
+        wanted = expected[0][row, ..., : ids.shape[-1]]
+        np.testing.assert_array_equal(ids[0], wanted)
+        np.testing.assert_allclose(scores[0], expected[1][row], atol=1e-4)
 
-    with loops_in_python():
-        target_ids, scores = search(step, [4, 4], [0, 0])
-    assert target_ids.shape == (2, 0)
-    assert scores.tolist() == [0, 0]
+
+@each_search
+def test_every_compiled_search_equals_the_plain_one(copying_model, search):
+    options = {"search": search, "max_length": 9, "return_attention": True}
+    for plain, compiled in zip(
+        copying_model.generate(SOURCE_IDS, jit_compile=False, **options),
+        copying_model.generate(SOURCE_IDS, jit_compile=True, **options),
+        strict=True,
+    ):
+        np.testing.assert_allclose(plain, compiled, atol=1e-4)
 
 
-def test_search_can_be_saved():
-    config = keras.saving.serialize_keras_object(kt.GreedySearch())
-    again = keras.saving.deserialize_keras_object(config)
-    assert isinstance(again, kt.GreedySearch)
+@each_search
+def test_prefixes_are_the_beginnings_of_targets(copying_model, search):
+    prefix_ids = np.array([[12, 11], [5, 0], [0, 0], [9, 9]], "int32")
+    target_ids, _ = copying_model.generate(
+        SOURCE_IDS, search=search, target_prefix_ids=prefix_ids, max_length=9
+    )
+    (found,) = flat([target_ids[..., :2]], search)
+    wanted = np.repeat(prefix_ids, search.num_hypotheses, axis=0)
+    np.testing.assert_array_equal(np.where(wanted, found, 0), wanted)
+
+
+def test_a_wider_beam_finds_no_worse_a_copy(copying_model):
+    scores = [
+        copying_model.generate(
+            SOURCE_IDS, search=kt.BeamSearch(width, length_penalty=0.0)
+        )[1]
+        for width in (1, 4, 64)
+    ]
+    assert (scores[1] >= scores[0] - 1e-4).all()
+    assert (scores[2] >= scores[1] - 1e-4).all()
+
+
+def test_best_hypotheses_are_sorted_and_distinct(copying_model):
+    search = kt.BeamSearch(width=5, num_hypotheses=5)
+    target_ids, scores = copying_model.generate(SOURCE_IDS, search=search)
+    assert target_ids.shape[:2] == scores.shape == (len(SOURCE_IDS), 5)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    for row in target_ids:
+        assert len({tuple(ids.tolist()) for ids in row}) == 5
+
+
+def test_compiled_search_has_few_shapes(copying_model, monkeypatch):
+    """Any batch and length falls on one of few shapes to compile."""
+    shapes = set()
+    search = kt.GreedySearch()
+    model = kt.Transformer.from_config(copying_model.get_config())
+    model.set_weights(copying_model.get_weights())
+    original = type(model).search
+
+    def traced(self, source_ids, **options):
+        shapes.add(tuple(source_ids.shape))  # once for each trace
+        return original(self, source_ids, **options)
+
+    monkeypatch.setattr(type(model), "search", traced)
+    for rows in (1, 3, 4, 5, 6):
+        for length in (4, 9, 16, 17):
+            source_ids = np.full((rows, length), 5)
+            model.generate(
+                source_ids, search=search, max_length=3, jit_compile=True
+            )
+    assert {shape for shape in shapes if None not in shape} <= {
+        (rows, length) for rows in (1, 3, 4, 6) for length in (16, 32)
+    }
+
+
+# Scores of given targets.
+
+
+def test_scores_are_log_probabilities_of_the_model(copying_model):
+    target_ids = np.array([[5, 6, END], [4, END, 0], [END, 0, 0], [0, 0, 0]])
+    token_scores, scores = copying_model.score(SOURCE_IDS, target_ids)
+    inputs = np.array([[START, 5, 6], [START, 4, 0], [START, 0, 0], [0, 0, 0]])
+    logits = copying_model({"source_ids": SOURCE_IDS, "target_ids": inputs})
+    shares = ops.convert_to_numpy(ops.softmax(logits))
+    for row, ids in enumerate(target_ids):
+        expected = [
+            np.log(shares[row, position, token]) if token else 0.0
+            for position, token in enumerate(ids)
+        ]
+        np.testing.assert_allclose(token_scores[row], expected, atol=1e-4)
+        np.testing.assert_allclose(scores[row], sum(expected), atol=1e-4)
+    assert (token_scores.dtype, scores.dtype) == ("float32", "float32")
+
+
+def test_copies_score_higher_than_other_targets(copying_model):
+    _, copies = copying_model.score(SOURCE_IDS, SOURCE_IDS)
+    _, others = copying_model.score(SOURCE_IDS, SOURCE_IDS[::-1])
+    assert (copies > others + 1).all()

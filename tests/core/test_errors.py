@@ -427,14 +427,45 @@ def test_lengths_must_be_positive():
         model.generate([[4, 3]], min_length="1")
 
 
-@pytest.mark.parametrize("min_length", [5, 6])
-def test_lengths_must_leave_room(min_length):
+def test_lengths_must_leave_room():
     message = (
-        "`min_length` must be less than `max_length`. Received: min_length="
-        f"{min_length}, max_length=5."
+        "`min_length` must not be more than `max_length`. Received: "
+        "min_length=6, max_length=5."
     )
     with raises(ValueError, message):
-        make_model().generate([[4, 3]], min_length=min_length, max_length=5)
+        make_model().generate([[4, 3]], min_length=6, max_length=5)
+
+
+def test_prefixes_must_fit():
+    model = make_model()
+    message = (
+        "`target_prefix_ids` must not be longer than the target may be. "
+        "Received: row 1 of 3 tokens, max_length=2."
+    )
+    sources, prefixes = [[4, 3], [5, 3]], [[4, 0, 0], [4, 5, 6]]
+    with raises(ValueError, message):
+        model.generate(sources, target_prefix_ids=prefixes, max_length=2)
+    with raises(ValueError, "of 53 tokens, max_length=52."):
+        model.generate([[4, 3]], target_prefix_ids=[[4] * 53])
+    message = "`target_prefix_ids` must have as many rows as `source_ids`. Rec"
+    with raises(ValueError, message):
+        model.generate([[4, 3]], target_prefix_ids=prefixes)
+    with raises(ValueError, "`target_prefix_ids` must be in [0, "):
+        model.generate([[4, 3]], target_prefix_ids=[[99]])
+
+
+def test_scored_ids_must_be_pairs_of_the_vocabulary():
+    model = make_model()
+    message = (
+        "`source_ids` and `target_ids` must have as many rows as each other. "
+        "Received: 1 and 2."
+    )
+    with raises(ValueError, message):
+        model.score([[4, 3]], [[4, 3], [5, 3]])
+    with raises(ValueError, "`target_ids` must be in [0, "):
+        model.score([[4, 3]], [[99, 3]])
+    with raises(TypeError, "`source_ids` must hold integers."):
+        model.score([[4.0, 3.0]], [[4, 3]])
 
 
 @pytest.mark.parametrize("layout", ["learned", "interleaved"])

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.serving.saved_model import TranslationGraph
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [
@@ -196,18 +197,19 @@ def test_fresh_process_does_not_need_this_library(fresh):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_signatures(fresh, kind):
+    text = [
+        {"text": ["string", [None]]},
+        {"translation": ["string", [None]], "score": ["float32", [None]]},
+    ]
+    ids = [
+        {"source_ids": ["int32", [None, None]]},
+        {"target_ids": ["int32", [None, None]], "score": ["float32", [None]]},
+    ]
     assert fresh[kind]["signatures"] == {
-        "serving_default": [
-            {"text": ["string", [None]]},
-            {"translation": ["string", [None]], "score": ["float32", [None]]},
-        ],
-        "translate_ids": [
-            {"source_ids": ["int32", [None, None]]},
-            {
-                "target_ids": ["int32", [None, None]],
-                "score": ["float32", [None]],
-            },
-        ],
+        "serving_default": text,
+        "translate_ids": ids,
+        "translate_compiled": text,
+        "translate_ids_compiled": ids,
     }
 
 
@@ -234,6 +236,67 @@ def test_ids_are_translated_as_by_the_model(exported, fresh, kind):
     target_ids, scores = translator.model.generate(source_ids_of(translator))
     assert fresh[kind]["target_ids"] == target_ids.tolist()
     np.testing.assert_allclose(fresh[kind]["score"], scores, **SCORE_TOLERANCE)
+
+
+def test_compiled_signatures_say_the_same(exported):
+    translator, path = exported["shared unigram"]
+    signatures = tf.saved_model.load(str(path)).signatures
+    for text, ids in (
+        ("serving_default", "translate_ids"),
+        ("translate_compiled", "translate_ids_compiled"),
+    ):
+        found = signatures[text](text=tf.constant(TEXTS))
+        translations, scores = translator(TEXTS, return_scores=True)
+        assert [x.decode() for x in found["translation"].numpy()] == (
+            translations
+        )
+        np.testing.assert_allclose(found["score"], scores, **SCORE_TOLERANCE)
+
+        source_ids = tf.constant(source_ids_of(translator), tf.int32)
+        found = signatures[ids](source_ids=source_ids)
+        target_ids, _ = translator.model.generate(source_ids.numpy())
+        np.testing.assert_array_equal(found["target_ids"], target_ids)
+
+
+def test_a_call_of_any_size_is_decoded_in_batches(exported):
+    translator, _ = exported["shared unigram"]
+    graph = TranslationGraph(translator)
+    sizes = []
+    search = graph._search
+
+    def recorded(source_ids):
+        tf.py_function(lambda ids: sizes.append(ids.shape), [source_ids], [])
+        return search(source_ids)
+
+    graph._search = recorded
+    texts = (TEXTS + ["the fox sees the hen " * 40, ""]) * 40
+    found = tf.function(graph.translate_text)(tf.constant(texts))
+    assert [x.decode() for x in found["translation"].numpy()] == (
+        translator(texts)
+    )
+    assert len(sizes) > 3
+    for rows, length in sizes:
+        assert rows == 1 or rows * (length + 50) <= 8192
+    lengths = [length for _, length in sizes]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_several_hypotheses_are_exported(exported, tmp_path):
+    translator, _ = exported["two unigram"]
+    translator = kt.Translator(
+        translator.model,
+        translator.tokenizer,
+        translator.target_tokenizer,
+        search=kt.BeamSearch(width=3, num_hypotheses=2),
+    )
+    translator.export_saved_model(tmp_path / "1")
+    loaded = tf.saved_model.load(str(tmp_path / "1"))
+    found = loaded.signatures["serving_default"](text=tf.constant(TEXTS))
+    translations, scores = translator(TEXTS, return_scores=True)
+    assert [
+        [x.decode() for x in row] for row in found["translation"].numpy()
+    ] == translations
+    np.testing.assert_allclose(found["score"], scores, **SCORE_TOLERANCE)
 
 
 def test_model_is_random_enough_to_tell_texts_apart(exported):

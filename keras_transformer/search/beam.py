@@ -1,0 +1,365 @@
+"""Beam search with a length penalty, section 6.1."""
+
+from typing import Any
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_finite
+from keras_transformer.checks import check_number
+from keras_transformer.checks import check_positive
+from keras_transformer.search.search import IMPOSSIBLE
+from keras_transformer.search.search import Hypotheses
+from keras_transformer.search.search import Problem
+from keras_transformer.search.search import Search
+from keras_transformer.search.search import log_softmax
+from keras_transformer.search.search import repeat_while
+from keras_transformer.search.search import write_column
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class BeamSearch(Search):
+    """Keeps the `width` most probable targets at each step.
+
+    Section 6.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
+    width 4 and length penalty 0.6. A hypothesis is ranked by its
+    natural-logarithm probability over the length penalty of
+    [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14:
+
+    `score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^alpha`
+
+    where `|Y|` counts the end token. A hypothesis that has ended keeps its
+    place among the `width`; the others go on until none is left, or none can
+    still be better than those to return.
+
+    Args:
+        width: Number `W` of hypotheses kept at each step. 1 finds what greedy
+            search finds.
+        length_penalty: Exponent `alpha`; 0 ranks by probability, more than 0
+            prefers longer targets.
+        num_hypotheses: Number of targets to return for each sentence, at most
+            `width`.
+        patience: Lets `width` hypotheses go on beside those that have ended,
+            until `width patience` have, as fairseq and CTranslate2 do with 1
+            ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)).
+        repetition_penalty: Factor on the log-probability of tokens that the
+            target has already; more than 1 discourages them.
+        no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
+            only once in a target; 0 for no such rule.
+        forbidden_token_ids: Tokens never to choose, such as the unknown one.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a size is not positive, `length_penalty` not finite,
+            `num_hypotheses` greater than `width`, or a factor not positive.
+
+    Example:
+    >>> search = BeamSearch(width=4, length_penalty=0.6)
+    >>> search.num_hypotheses
+    1
+    """
+
+    def __init__(
+        self,
+        width: int = 4,
+        length_penalty: float = 0.6,
+        num_hypotheses: int = 1,
+        patience: float | None = None,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        forbidden_token_ids=(),
+    ):
+        super().__init__(
+            repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
+        )
+        check_positive(width=width, num_hypotheses=num_hypotheses)
+        check_finite(length_penalty=length_penalty)
+        if patience is not None:
+            check_number(patience=patience)
+        if num_hypotheses > width:
+            raise ValueError(
+                "`num_hypotheses` must be at most `width`. Received: "
+                f"num_hypotheses={num_hypotheses}, width={width}."
+            )
+        self.width = width
+        self.length_penalty = length_penalty
+        self.patience = patience
+        self._num_hypotheses = num_hypotheses
+
+    @property
+    def num_hypotheses(self) -> int:
+        return self._num_hypotheses
+
+    @property
+    def num_slots(self) -> int:
+        return self.width
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {
+            "width": self.width,
+            "length_penalty": self.length_penalty,
+            "num_hypotheses": self.num_hypotheses,
+            "patience": self.patience,
+            **super().get_config(),
+        }
+
+    def __call__(self, step, cache, problem: Problem) -> Hypotheses:
+        """Searches; see the package for `step` and `cache`."""
+
+        def not_done(position, done, alive, finished, num_finished, cache):
+            return ops.logical_and(
+                ops.less(position, problem.capacity),
+                ops.logical_not(ops.all(done)),
+            )
+
+        def advance(position, done, alive, finished, num_finished, cache):
+            alive, finished = _Alive(*alive), _Finished(*finished)
+            slots = ops.arange(self.width, dtype="int32")
+            alive = alive._replace(
+                ancestry=write_column(
+                    alive.ancestry,
+                    position,
+                    ops.zeros_like(alive.token_ids) + slots,
+                )
+            )
+            logits, cache = step(
+                alive.token_ids, position, cache, alive.ancestry
+            )
+            log_probabilities = self.constrain(
+                log_softmax(logits), alive.target_ids, position, problem
+            )
+            candidates = self._candidates(alive, log_probabilities, position)
+            is_last = ops.greater_equal(position + 1, problem.max_lengths)
+            ended = ops.logical_or(
+                ops.equal(candidates.token_ids, problem.end_token_id),
+                ops.expand_dims(is_last, 1),
+            )
+            finishes = ops.logical_and(
+                ended, self._counts(candidates, num_finished)
+            )
+            finishes = ops.logical_and(
+                finishes, ops.logical_not(ops.expand_dims(done, 1))
+            )
+            finished = self._finish(
+                finished, candidates, finishes, position + 1
+            )
+            num_finished = num_finished + ops.sum(
+                ops.cast(finishes, "int32"), axis=1
+            )
+            alive = self._go_on(candidates, ended, num_finished)
+            done = ops.logical_or(done, is_last)
+            if self.patience is not None:
+                enough = self.width * self.patience
+                done = ops.logical_or(
+                    done,
+                    ops.greater_equal(
+                        ops.cast(num_finished, "float32"), enough
+                    ),
+                )
+            done = ops.logical_or(
+                done,
+                self._none_can_win(
+                    alive, finished, position, problem.max_lengths
+                ),
+            )
+            return (
+                position + 1,
+                done,
+                tuple(alive),
+                tuple(finished),
+                num_finished,
+                cache,
+            )
+
+        state = repeat_while(
+            not_done,
+            advance,
+            (
+                ops.convert_to_tensor(0, dtype="int32"),
+                ops.less_equal(problem.max_lengths, 0),
+                tuple(self._start(problem)),
+                tuple(self._nothing_finished(problem)),
+                ops.zeros_like(problem.max_lengths),
+                cache,
+            ),
+        )
+        finished = _Finished(*state[3])
+        return Hypotheses(
+            finished.target_ids, finished.scores, finished.token_scores
+        )
+
+    def penalty(self, length):
+        """Computes `((5 + length) / 6)^alpha`."""
+        length = ops.cast(length, "float32")
+        return ops.power((5.0 + length) / 6.0, self.length_penalty)
+
+    def _start(self, problem):
+        """One hypothesis for each sentence; the others are impossible."""
+        batch_size = ops.shape(problem.start_ids)[0]
+        shape = (batch_size, self.width, problem.capacity)
+        slots = ops.arange(self.width, dtype="int32")
+        start_ids = ops.cast(problem.start_ids, "int32")
+        return _Alive(
+            scores=ops.tile(
+                ops.expand_dims(ops.where(slots > 0, IMPOSSIBLE, 0.0), 0),
+                (batch_size, 1),
+            ),
+            token_ids=ops.tile(ops.expand_dims(start_ids, 1), (1, self.width)),
+            target_ids=ops.zeros(shape, dtype="int32"),
+            token_scores=ops.zeros(shape, dtype="float32"),
+            ancestry=ops.zeros(shape, dtype="int32"),
+        )
+
+    def _nothing_finished(self, problem):
+        batch_size = ops.shape(problem.start_ids)[0]
+        shape = (batch_size, self.num_hypotheses, problem.capacity)
+        # What has nothing to decode has the empty target, with certainty.
+        empty = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
+        first = ops.equal(ops.arange(self.num_hypotheses), 0)
+        return _Finished(
+            scores=ops.where(ops.logical_and(empty, first), 0.0, float("-inf")),
+            target_ids=ops.zeros(shape, dtype="int32"),
+            token_scores=ops.zeros(shape, dtype="float32"),
+        )
+
+    def _candidates(self, alive, log_probabilities, position):
+        """The best `2 W` continuations of all hypotheses of a sentence.
+
+        Twice as many as are kept, because `W` of them can end.
+        """
+        vocabulary_size = log_probabilities.shape[-1]
+        # Best of each hypothesis first: one short list instead of W V tokens.
+        per_slot = min(2 * self.width, vocabulary_size)
+        gained, token_ids = ops.top_k(log_probabilities, per_slot)
+        scores = ops.expand_dims(alive.scores, 2) + gained
+        scores, order = ops.top_k(
+            ops.reshape(scores, (-1, self.width * per_slot)),
+            min(2 * self.width, self.width * per_slot),
+        )
+
+        def chosen(x):
+            x = ops.reshape(x, (-1, self.width * per_slot))
+            return ops.take_along_axis(x, order, axis=1)
+
+        token_ids = chosen(ops.cast(token_ids, "int32"))
+        parents = ops.cast(order, "int32") // per_slot  # (B, 2 W)
+        return _Alive(
+            scores=scores,
+            token_ids=token_ids,
+            target_ids=write_column(
+                _rows(alive.target_ids, parents), position, token_ids
+            ),
+            token_scores=write_column(
+                _rows(alive.token_scores, parents), position, chosen(gained)
+            ),
+            ancestry=_rows(alive.ancestry, parents),
+        )
+
+    def _places(self, num_finished):
+        """How many hypotheses go on, `(B, 1)`."""
+        if self.patience is not None:
+            return self.width
+        return self.width - ops.expand_dims(num_finished, 1)
+
+    def _counts(self, candidates, num_finished):
+        """Whether a candidate is among the best for which there is a place.
+
+        One that ends outside of them has not won a place to keep.
+        """
+        ranks = ops.arange(candidates.scores.shape[1], dtype="int32")
+        return ops.logical_and(
+            ops.less(ranks, self._places(num_finished)),
+            ops.greater(candidates.scores, IMPOSSIBLE / 2),
+        )
+
+    def _finish(self, finished, candidates, finishes, length):
+        """Keeps the best of what had finished and what finishes now."""
+        scores = candidates.scores / self.penalty(length)
+        scores = ops.where(finishes, scores, float("-inf"))
+        scores = ops.concatenate([finished.scores, scores], axis=1)
+        scores, order = ops.top_k(scores, self.num_hypotheses)
+        order = ops.cast(order, "int32")
+        return _Finished(
+            scores=scores,
+            target_ids=_rows(
+                ops.concatenate(
+                    [finished.target_ids, candidates.target_ids], axis=1
+                ),
+                order,
+            ),
+            token_scores=_rows(
+                ops.concatenate(
+                    [finished.token_scores, candidates.token_scores], axis=1
+                ),
+                order,
+            ),
+        )
+
+    def _go_on(self, candidates, ended, num_finished):
+        """The best candidates that have not ended, on the places left."""
+        scores = ops.where(ended, IMPOSSIBLE, candidates.scores)
+        scores, order = ops.top_k(scores, self.width)
+        order = ops.cast(order, "int32")
+        ranks = ops.arange(self.width, dtype="int32")
+        has_place = ops.less(ranks, self._places(num_finished))
+        return _Alive(
+            scores=ops.where(has_place, scores, IMPOSSIBLE),
+            token_ids=ops.take_along_axis(candidates.token_ids, order, axis=1),
+            target_ids=_rows(candidates.target_ids, order),
+            token_scores=_rows(candidates.token_scores, order),
+            ancestry=_rows(candidates.ancestry, order),
+        )
+
+    def _none_can_win(self, alive, finished, position, max_lengths):
+        """Whether none that goes on can be among those to return.
+
+        Probabilities only fall. The penalty grows with the length, or falls
+        where `alpha` is negative: the best a hypothesis can become is at the
+        end of its possible lengths.
+        """
+        best = ops.max(alive.scores, axis=1)
+        bound = ops.maximum(
+            best / self.penalty(position + 2), best / self.penalty(max_lengths)
+        )
+        bound = ops.where(best > IMPOSSIBLE / 2, bound, float("-inf"))
+        return ops.greater_equal(finished.scores[:, -1], bound)
+
+
+class _Alive(NamedTuple):
+    """Hypotheses that go on; also candidates to be one.
+
+    Attributes:
+        scores: Natural-logarithm probabilities `(B, W)`.
+        token_ids: The tokens chosen last, `(B, W)`.
+        target_ids: All tokens so far, `(B, W, T)`.
+        token_scores: Their natural-logarithm probabilities, `(B, W, T)`.
+        ancestry: In which slot the hypothesis was at each position,
+            `(B, W, T)`.
+    """
+
+    scores: Any
+    token_ids: Any
+    target_ids: Any
+    token_scores: Any
+    ancestry: Any
+
+
+class _Finished(NamedTuple):
+    """The best hypotheses that have ended, `K` for each sentence.
+
+    Attributes:
+        scores: With the length penalty, `(B, K)`, the best first.
+        target_ids: `(B, K, T)`.
+        token_scores: `(B, K, T)`.
+    """
+
+    scores: Any
+    target_ids: Any
+    token_scores: Any
+
+
+def _rows(x, order):
+    """Takes hypotheses `(B, M, T)` by index `(B, W)`."""
+    return ops.take_along_axis(x, ops.expand_dims(order, 2), axis=1)

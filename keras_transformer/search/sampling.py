@@ -1,0 +1,178 @@
+"""Sampling: targets drawn at random."""
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_integer
+from keras_transformer.checks import check_number
+from keras_transformer.checks import check_positive
+from keras_transformer.search.greedy import follow
+from keras_transformer.search.search import IMPOSSIBLE
+from keras_transformer.search.search import Hypotheses
+from keras_transformer.search.search import Problem
+from keras_transformer.search.search import Search
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Sampling(Search):
+    """Draws each token from the probabilities the model gives.
+
+    The drawing of a sentence depends on `seed` and on its source alone, not
+    on the batch that it is in, nor on its place there: the same seed gives
+    the same text on the same backend.
+
+    The score of a target is its natural-logarithm probability at temperature
+    1 among all tokens, whatever it was drawn from.
+
+    Args:
+        temperature: Divides the logits; less than 1 prefers what is probable.
+        top_k: Number of most probable tokens to draw from; `None` for all.
+        top_p: Draws from the fewest most probable tokens whose probabilities
+            sum up to at least this, in `(0, 1]`
+            ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)).
+        num_hypotheses: Number of targets for each sentence, drawn each for
+            itself and in no order.
+        seed: Integer that makes other drawings.
+        repetition_penalty: Factor on the log-probability of tokens that the
+            target has already; more than 1 discourages them.
+        no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
+            only once in a target; 0 for no such rule.
+        forbidden_token_ids: Tokens never to choose, such as the unknown one.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If `temperature` is not greater than 0 and finite, `top_p`
+            not in `(0, 1]`, or a size not positive.
+
+    Example:
+    >>> search = Sampling(temperature=0.8, top_k=10, num_hypotheses=3, seed=7)
+    >>> search.num_hypotheses
+    3
+    """
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        num_hypotheses: int = 1,
+        seed: int = 0,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        forbidden_token_ids=(),
+    ):
+        super().__init__(
+            repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
+        )
+        check_number(temperature=temperature, top_p=top_p)
+        check_positive(num_hypotheses=num_hypotheses)
+        check_integer(seed=seed)
+        if top_k is not None:
+            check_positive(top_k=top_k)
+        if top_p > 1:
+            raise ValueError(
+                f"`top_p` must be in (0, 1]. Received: top_p={top_p}."
+            )
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self.seed = seed
+        self._num_hypotheses = num_hypotheses
+
+    @property
+    def num_hypotheses(self) -> int:
+        return self._num_hypotheses
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "num_hypotheses": self.num_hypotheses,
+            "seed": self.seed,
+            **super().get_config(),
+        }
+
+    def __call__(self, step, cache, problem: Problem) -> Hypotheses:
+        """Samples; see the package for `step` and `cache`."""
+        seeds = problem.seeds
+        if seeds is None:
+            seeds = ops.arange(ops.shape(problem.start_ids)[0], dtype="int32")
+        seeds = _mixed(ops.expand_dims(seeds, 1) + _wrapped(self.seed))
+        samples = ops.arange(self.num_hypotheses, dtype="int32")
+        seeds = _mixed(seeds + samples)  # (B, W)
+
+        def choose(log_probabilities, position):
+            bits = _mixed(_mixed(seeds + position))
+            # 23 bits, as many as a float32 below 1 keeps apart.
+            share = ops.cast(_shifted(bits, 9), "float32") * 2.0**-23
+            return self._draw(log_probabilities, share)
+
+        return follow(self, choose, step, cache, problem)
+
+    def _draw(self, log_probabilities, share):
+        """Finds the token in which a share in `[0, 1)` of the mass ends.
+
+        Args:
+            log_probabilities: Float32 tensor `(B, W, V)`.
+            share: Float32 tensor `(B, W)`.
+        """
+        size = log_probabilities.shape[-1]
+        size = size if self.top_k is None else min(self.top_k, size)
+        best, token_ids = ops.top_k(log_probabilities, size)
+        is_possible = ops.greater(best, IMPOSSIBLE / 2)
+        mass = ops.exp((best - best[..., :1]) / self.temperature)
+        mass = ops.where(is_possible, mass, 0.0)
+        mass = mass / ops.sum(mass, axis=-1, keepdims=True)
+        before = ops.cumsum(mass, axis=-1) - mass
+        mass = ops.where(ops.less(before, self.top_p), mass, 0.0)
+        through = ops.cumsum(mass, axis=-1)
+        wanted = ops.expand_dims(share, 2) * through[..., -1:]
+        index = ops.sum(
+            ops.cast(ops.less_equal(through, wanted), "int32"),
+            axis=-1,
+            keepdims=True,
+        )
+        # Rounding may point past the last token that can be drawn.
+        drawable = ops.sum(
+            ops.cast(ops.greater(mass, 0.0), "int32"), axis=-1, keepdims=True
+        )
+        index = ops.minimum(index, ops.maximum(drawable - 1, 0))
+        chosen = ops.take_along_axis(token_ids, index, axis=2)
+        return ops.cast(ops.squeeze(chosen, 2), "int32")
+
+
+def seeds_of(ids):
+    """Makes a number of each row of ids `(B, S)`, padding apart: `(B,)`.
+
+    For `Problem.seeds`: rows with the same ids have the same number, however
+    they are padded.
+    """
+    positions = ops.arange(ops.shape(ids)[1], dtype="int32")
+    mixed = _mixed(ids + _mixed(positions + 1))
+    return ops.sum(ops.where(ops.equal(ids, 0), 0, mixed), axis=1)
+
+
+def _mixed(x):
+    """Spreads int32 numbers over all int32 numbers, one to one.
+
+    The "lowbias32" hash of https://github.com/skeeto/hash-prospector, whose
+    products wrap around.
+    """
+    x = ops.bitwise_xor(x, _shifted(x, 16))
+    x = x * _wrapped(0x7FEB352D)
+    x = ops.bitwise_xor(x, _shifted(x, 15))
+    x = x * _wrapped(0x846CA68B)
+    return ops.bitwise_xor(x, _shifted(x, 16))
+
+
+def _shifted(x, bits):
+    """Shifts int32 right and fills with zeros."""
+    x = ops.right_shift(x, bits)
+    return ops.bitwise_and(x, (1 << (32 - bits)) - 1)
+
+
+def _wrapped(number):
+    """The int32 number with the lowest 32 bits of a whole number."""
+    return (number + 2**31) % 2**32 - 2**31

@@ -1,0 +1,240 @@
+"""What every search has in common: its results and its constraints."""
+
+from typing import Any
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_number
+from keras_transformer.checks import check_token_ids
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+
+# The log-probability of what must not be chosen. Finite, so that sums over a
+# target stay so; far below any real one.
+IMPOSSIBLE = -1e9
+
+
+class Hypotheses(NamedTuple):
+    """Targets that a search has found, `W` for each sentence, best first.
+
+    Attributes:
+        target_ids: Int32 tensor `(B, W, T)`, each target through its end
+            token, then padding.
+        scores: Float32 tensor `(B, W)`, in nats; what hypotheses are ranked
+            by. Negative infinity where there was no further hypothesis.
+        token_scores: Float32 tensor `(B, W, T)`, natural-logarithm
+            probability of each token, 0 at padding.
+    """
+
+    target_ids: Any
+    scores: Any
+    token_scores: Any
+
+
+class Search:
+    """A search for the most probable targets.
+
+    Args:
+        repetition_penalty: Factor on the log-probability of tokens that the
+            target has already; more than 1 discourages them
+            ([Keskar et al., 2019](https://arxiv.org/abs/1909.05858)).
+        no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
+            only once in a target; 0 for no such rule
+            ([Paulus et al., 2017](https://arxiv.org/abs/1705.04304)).
+        forbidden_token_ids: Tokens never to choose, such as the unknown one;
+            padding and the start token are never chosen anyway.
+    """
+
+    def __init__(
+        self,
+        repetition_penalty: float = 1.0,
+        no_repeat_ngram_size: int = 0,
+        forbidden_token_ids=(),
+    ):
+        check_number(repetition_penalty=repetition_penalty)
+        check_not_negative(no_repeat_ngram_size=no_repeat_ngram_size)
+        self.repetition_penalty = repetition_penalty
+        self.no_repeat_ngram_size = no_repeat_ngram_size
+        self.forbidden_token_ids = check_token_ids(
+            "forbidden_token_ids", forbidden_token_ids
+        )
+
+    @property
+    def num_hypotheses(self) -> int:
+        """Number of targets to return for each sentence."""
+        return 1
+
+    @property
+    def num_slots(self) -> int:
+        """Number `W` of hypotheses that a step decodes for each sentence."""
+        return self.num_hypotheses
+
+    def get_config(self):
+        """Returns the arguments."""
+        return {
+            "repetition_penalty": self.repetition_penalty,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "forbidden_token_ids": list(self.forbidden_token_ids),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        """Makes the search from `get_config`."""
+        return cls(**config)
+
+    def constrain(self, log_probabilities, target_ids, position, problem):
+        """Lowers the log-probabilities of what must not follow.
+
+        Args:
+            log_probabilities: Float32 tensor `(B, W, V)`.
+            target_ids: Int32 tensor `(B, W, T)`, chosen so far, then padding.
+            position: How many were chosen, scalar int32 tensor.
+            problem: The `Problem`.
+
+        Returns:
+            Float32 tensor `(B, W, V)`.
+        """
+        free = log_probabilities
+        vocabulary = ops.arange(free.shape[-1], dtype="int32")
+        x = free
+        if self.repetition_penalty != 1:
+            x = _scale_used(x, target_ids, self.repetition_penalty)
+        if self.no_repeat_ngram_size:
+            x = _block_ngrams(
+                x, target_ids, position, self.no_repeat_ngram_size
+            )
+        never = {*problem.forbidden_token_ids, *self.forbidden_token_ids}
+        for token_id in sorted(never):
+            x = ops.where(ops.equal(vocabulary, token_id), IMPOSSIBLE, x)
+        if problem.min_lengths is not None:
+            too_early = ops.less(position, problem.min_lengths)  # (B,)
+            is_end = ops.equal(vocabulary, problem.end_token_id)
+            x = ops.where(
+                ops.logical_and(_over_tokens(too_early), is_end), IMPOSSIBLE, x
+            )
+        if problem.prefix_ids is not None:
+            forced = _over_tokens(
+                ops.squeeze(_columns(problem.prefix_ids, position, 1), 1)
+            )  # (B, 1, 1)
+            kept = ops.where(ops.equal(vocabulary, forced), free, IMPOSSIBLE)
+            x = ops.where(ops.equal(forced, PAD_TOKEN_ID), x, kept)
+        return x
+
+
+class Problem(NamedTuple):
+    """What to search for.
+
+    Attributes:
+        start_ids: Int32 tensor `(B,)`, the tokens before the first step.
+        max_lengths: Int32 tensor `(B,)`, most tokens of each target with the
+            end token; 0 for a sentence that has nothing to decode.
+        capacity: Length `T` of the result, at least every `max_lengths`.
+        end_token_id: The token that ends a target.
+        min_lengths: Int32 tensor `(B,)`, least tokens of each target before
+            its end token; or `None`.
+        prefix_ids: Int32 tensor `(B, T)`, tokens that each target begins
+            with, then padding; or `None`.
+        forbidden_token_ids: Tokens never to choose.
+        seeds: Int32 tensor `(B,)`, where a random choice starts; by default
+            the sentences are numbered.
+    """
+
+    start_ids: Any
+    max_lengths: Any
+    capacity: Any
+    end_token_id: int
+    min_lengths: Any = None
+    prefix_ids: Any = None
+    forbidden_token_ids: tuple[int, ...] = ()
+    seeds: Any = None
+
+
+def log_softmax(logits):
+    """Computes log-probabilities `(..., V)` in float32."""
+    logits = ops.cast(logits, "float32")
+    return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def repeat_while(condition, body, state):
+    """Runs `ops.while_loop` over a body that may forget sizes.
+
+    A reshape to `(-1, ...)` forgets that a batch has one sentence, say, which
+    TensorFlow does not let a loop do.
+    """
+
+    def same_sizes(*state):
+        return keras.tree.map_structure(_sized_like, state, body(*state))
+
+    return ops.while_loop(condition, same_sizes, state)
+
+
+def write_column(x, position, column):
+    """Writes `(B, W)` at a position of `(B, W, T)`."""
+    return ops.slice_update(x, (0, 0, position), ops.expand_dims(column, 2))
+
+
+def _sized_like(x, new):
+    if tuple(x.shape) == tuple(new.shape):
+        return new
+    return ops.reshape(new, ops.shape(x))
+
+
+def _over_tokens(x):
+    return ops.reshape(x, (-1, 1, 1))  # from (B,)
+
+
+def _columns(x, start, length):
+    """Takes `(B, length)` out of `(B, T)`."""
+    return ops.slice(x, (0, start), (ops.shape(x)[0], length))
+
+
+def _scale_used(log_probabilities, target_ids, penalty):
+    used = _marked(target_ids, log_probabilities.shape[-1])
+    return ops.where(used, log_probabilities * penalty, log_probabilities)
+
+
+def _block_ngrams(log_probabilities, target_ids, position, size):
+    """Forbids tokens that would complete an n-gram a second time.
+
+    The last `size - 1` tokens are compared with those before each earlier
+    token; where they are the same, that token may not follow now.
+    """
+    length = ops.shape(target_ids)[2]
+    ends = ops.arange(length, dtype="int32")  # the last token of an n-gram
+    same = ops.logical_and(
+        ops.greater_equal(ends, size - 1), ops.less(ends, position)
+    )  # (T,)
+    for back in range(1, size):
+        last = ops.take(
+            target_ids, ops.maximum(position - back, 0), axis=2
+        )  # (B, W)
+        before = ops.roll(target_ids, back, axis=2)  # (B, W, T)
+        same = ops.logical_and(
+            same, ops.equal(before, ops.expand_dims(last, 2))
+        )
+    blocked = ops.where(same, target_ids, PAD_TOKEN_ID)
+    return ops.where(
+        _marked(blocked, log_probabilities.shape[-1]),
+        IMPOSSIBLE,
+        log_probabilities,
+    )
+
+
+def _marked(token_ids, vocabulary_size):
+    """Marks the tokens among `(B, W, T)` in `(B, W, V)`, bool.
+
+    Padding is marked as well, which is never chosen anyway.
+    """
+    shape = ops.shape(token_ids)
+    rows = ops.arange(shape[0] * shape[1], dtype="int32")
+    ids = ops.reshape(token_ids, (-1, shape[2]))
+    flat = ids + ops.expand_dims(rows * vocabulary_size, 1)
+    marks = ops.scatter(
+        ops.reshape(flat, (-1, 1)),
+        ops.ones_like(ops.reshape(flat, (-1,)), dtype="float32"),
+        (shape[0] * shape[1] * vocabulary_size,),
+    )
+    marks = ops.reshape(marks, (shape[0], shape[1], vocabulary_size))
+    return ops.greater(marks, 0)
