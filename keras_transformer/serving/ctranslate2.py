@@ -1,0 +1,253 @@
+"""CTranslate2: a folder for an engine that needs neither TensorFlow nor Keras.
+
+[CTranslate2](https://github.com/OpenNMT/CTranslate2) runs Transformers in C++
+on CPUs and GPUs. It takes pieces and gives pieces; SentencePiece splits and
+joins the text.
+"""
+
+import os
+
+import keras
+import numpy as np
+
+from keras_transformer.add_norm import LAYER_NORM_EPSILON
+from keras_transformer.atomic import new_folder
+from keras_transformer.positional_encoding import sinusoids
+from keras_transformer.special_tokens import END_TOKEN_ID
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+
+# CTranslate2's names of the activations that it computes as Keras does.
+ACTIVATIONS = {
+    keras.activations.relu: "RELU",
+    keras.activations.gelu: "GELU",
+    keras.activations.silu: "SWISH",
+    keras.activations.tanh: "Tanh",
+    keras.activations.sigmoid: "Sigmoid",
+}
+
+# CTranslate2 looks positions up in a table; Marian's converter has as many.
+NUM_POSITIONS = 2048
+
+# Added to the logits of tokens that must not be chosen: a probability of
+# exactly 0, and finite in float16 too.
+FORBIDDEN_BIAS = -1e4
+
+
+def export_ctranslate2(translator, folder, overwrite: bool = False):
+    """Writes a CTranslate2 model, with its SentencePiece models beside it.
+
+    The same weights in float32, for `ctranslate2.Translator(folder)`, which
+    quantises them with `compute_type="int8"`. `source.spm` splits text into
+    the pieces that `translate_batch` takes, `target.spm` joins those that it
+    returns. Add no special tokens: the configuration has the end token of the
+    source and the start token of the target. A bias forbids padding and start
+    token, and so leaves their share of the probability to the others.
+
+    `translate_batch` searches as `GreedySearch` does with `beam_size=1,
+    length_penalty=0, min_decoding_length=0`; with another `length_penalty` it
+    divides scores by `length ** length_penalty`. `max_decoding_length` is 256
+    tokens by default, whatever the length of the source.
+
+    The table of positions has 2048, or `max_length` of the model where that is
+    more; learned positions end at `max_length`. CTranslate2 raises an error
+    past the end: keep `max_decoding_length` and `max_input_length`, 1024 by
+    default with the end token, within.
+
+    Args:
+        translator: A `Translator`; its `search` is not exported.
+        folder: Where to write.
+        overwrite: Whether to replace what is there.
+
+    Raises:
+        FileExistsError: If the folder is not empty, unless `overwrite` and it
+            holds a CTranslate2 model.
+        ImportError: If ctranslate2 is not installed.
+        ValueError: If CTranslate2 has no such model: for an activation that
+            it does not compute, heads of another size than `hidden_dim /
+            num_heads`, or tokenizers that differ in their special pieces.
+
+    Example:
+    >>> import tempfile, ctranslate2, sentencepiece
+    >>> from keras_transformer import Tokenizer, Transformer, Translator
+    >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
+    >>> model = Transformer.from_preset("tiny", tokenizer.vocabulary_size)
+    >>> folder = tempfile.mkdtemp()
+    >>> Translator(model, tokenizer).export_ctranslate2(folder)
+    >>> source = sentencepiece.SentencePieceProcessor(f"{folder}/source.spm")
+    >>> target = sentencepiece.SentencePieceProcessor(f"{folder}/target.spm")
+    >>> engine = ctranslate2.Translator(folder)
+    >>> pieces = source.encode(["the cat sees the dog"], out_type=str)
+    >>> results = engine.translate_batch(pieces, beam_size=4)
+    >>> translations = [target.decode(one.hypotheses[0]) for one in results]
+    """
+    try:
+        from ctranslate2 import specs
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"`export_ctranslate2` needs {error.name}, which is not installed. "
+            "`pip install keras-transformer[ctranslate2]` installs it."
+        ) from error
+    _check_model(translator.model)
+    _check_special_pieces(translator)
+    if (
+        os.path.isdir(folder)
+        and os.listdir(folder)
+        and not os.path.isfile(os.path.join(folder, "model.bin"))
+    ):
+        raise FileExistsError(
+            f"{os.fspath(folder)!r} holds something else than a CTranslate2 "
+            "model, and nothing in it was touched. Export to another folder."
+        )
+    with new_folder(folder, overwrite) as new:
+        spec = _model_spec(translator, specs)
+        spec.validate()
+        spec.optimize()  # writes a matrix that several layers share once
+        spec.save(new)
+        translator.tokenizer.save(os.path.join(new, "source.spm"))
+        translator.target_tokenizer.save(os.path.join(new, "target.spm"))
+
+
+def _check_model(model):
+    if model.activation not in ACTIVATIONS:
+        names = ", ".join(function.__name__ for function in ACTIVATIONS)
+        name = getattr(model.activation, "__name__", model.activation)
+        raise ValueError(
+            f"`activation` must be one that CTranslate2 computes: {names}. "
+            f"Received: activation={name!r}."
+        )
+    attention = model.encoder.layers[0].self_attention
+    sizes = {attention.key_dim, attention.value_dim}
+    if sizes != {model.hidden_dim / model.num_heads}:
+        raise ValueError(
+            "`key_dim` and `value_dim` must be `hidden_dim / num_heads`, as "
+            "CTranslate2 splits vectors evenly into heads. Received: "
+            f"key_dim={attention.key_dim}, value_dim={attention.value_dim}, "
+            f"hidden_dim={model.hidden_dim}, num_heads={model.num_heads}."
+        )
+
+
+def _check_special_pieces(translator):
+    source, target = (
+        tokenizer.pieces[: END_TOKEN_ID + 1]
+        for tokenizer in (translator.tokenizer, translator.target_tokenizer)
+    )
+    if source != target:
+        raise ValueError(
+            "The tokenizers must have the same special pieces, as CTranslate2 "
+            f"has one set for both. Received: {', '.join(source)} of the "
+            f"source and {', '.join(target)} of the target."
+        )
+
+
+def _model_spec(translator, specs):
+    """Fills CTranslate2's description of a model with ours."""
+    model = translator.model
+    spec = specs.TransformerSpec.from_config(
+        model.num_layers,
+        model.num_heads,
+        pre_norm=model.normalize_first,
+        activation=specs.Activation[ACTIVATIONS[model.activation]],
+    )
+    _set_encoder(spec.encoder, model)
+    _set_decoder(spec.decoder, model)
+
+    pieces = translator.target_tokenizer.pieces
+    spec.register_source_vocabulary(translator.tokenizer.pieces)
+    spec.register_target_vocabulary(pieces)
+    spec.config.unk_token = pieces[UNKNOWN_TOKEN_ID]
+    spec.config.bos_token = pieces[START_TOKEN_ID]
+    spec.config.eos_token = pieces[END_TOKEN_ID]
+    spec.config.decoder_start_token = pieces[START_TOKEN_ID]
+    spec.config.add_source_bos = False
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    return spec
+
+
+def _set_encoder(spec, model):
+    spec.embeddings[0].weight = _array(model.source_embedding.embeddings)
+    spec.position_encodings.encodings = _positions(
+        model, model.source_positions
+    )
+    for layer_spec, layer in zip(spec.layer, model.encoder.layers, strict=True):
+        _set_self_attention(layer_spec.self_attention, layer)
+        _set_feed_forward(layer_spec.ffn, layer)
+    if model.normalize_first:
+        _set_norm(spec.layer_norm, model.encoder.final_norm)
+
+
+def _set_decoder(spec, model):
+    spec.embeddings.weight = _array(model.target_embedding.embeddings)
+    spec.position_encodings.encodings = _positions(
+        model, model.target_positions
+    )
+    for layer_spec, layer in zip(spec.layer, model.decoder.layers, strict=True):
+        _set_self_attention(layer_spec.self_attention, layer)
+        _set_cross_attention(layer_spec.attention, layer)
+        _set_feed_forward(layer_spec.ffn, layer)
+    if model.normalize_first:
+        _set_norm(spec.layer_norm, model.decoder.final_norm)
+    if model.output_projection is None:
+        spec.projection.weight = spec.embeddings.weight
+    else:
+        _set_linear(spec.projection, model.output_projection)
+    bias = np.zeros(model.vocabulary_size, "float32")
+    bias[[PAD_TOKEN_ID, START_TOKEN_ID]] = FORBIDDEN_BIAS
+    spec.projection.bias = bias
+
+
+def _set_self_attention(spec, layer):
+    attention = layer.self_attention
+    _set_linear(
+        spec.linear[0],
+        attention.query_projection,
+        attention.key_projection,
+        attention.value_projection,
+    )
+    _set_linear(spec.linear[1], attention.output_projection)
+    _set_norm(spec.layer_norm, layer.self_attention_add_norm.norm)
+
+
+def _set_cross_attention(spec, layer):
+    attention = layer.cross_attention
+    _set_linear(spec.linear[0], attention.query_projection)
+    _set_linear(
+        spec.linear[1], attention.key_projection, attention.value_projection
+    )
+    _set_linear(spec.linear[2], attention.output_projection)
+    _set_norm(spec.layer_norm, layer.cross_attention_add_norm.norm)
+
+
+def _set_feed_forward(spec, layer):
+    _set_linear(spec.linear_0, layer.feed_forward.inner)
+    _set_linear(spec.linear_1, layer.feed_forward.outer)
+    _set_norm(spec.layer_norm, layer.feed_forward_add_norm.norm)
+
+
+def _set_linear(spec, *layers):
+    """Sets one matrix, outputs by inputs, from the kernels of `layers`."""
+    kernels = [_array(layer.kernel) for layer in layers]
+    spec.weight = np.concatenate(kernels, axis=1).T
+    if layers[0].use_bias:
+        spec.bias = np.concatenate([_array(layer.bias) for layer in layers])
+
+
+def _set_norm(spec, layer):
+    spec.gamma = _array(layer.gamma)
+    spec.beta = _array(layer.beta)
+
+
+def _positions(model, layer):
+    """The vectors that are added to embedded tokens, `(T, D)`."""
+    if model.positional_encoding == "learned":
+        return _array(layer.position_embeddings)
+    length = max(NUM_POSITIONS, model.max_length or 0)
+    positions = keras.ops.arange(length, dtype="float32")
+    return _array(sinusoids(positions, model.hidden_dim, layer.layout))
+
+
+def _array(values):
+    return keras.ops.convert_to_numpy(values).astype("float32")
