@@ -15,6 +15,7 @@ from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_softmax
 from keras_transformer.search.search import repeat_while
+from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
 
 
@@ -232,7 +233,7 @@ class BeamSearch(Search):
         vocabulary_size = log_probabilities.shape[-1]
         # Best of each hypothesis first: one short list instead of W V tokens.
         per_slot = min(2 * self.width, vocabulary_size)
-        gained, token_ids = ops.top_k(log_probabilities, per_slot)
+        gained, token_ids = top_k(log_probabilities, per_slot)
         scores = ops.expand_dims(alive.scores, 2) + gained
         scores, order = ops.top_k(
             ops.reshape(scores, (-1, self.width * per_slot)),
@@ -243,7 +244,7 @@ class BeamSearch(Search):
             x = ops.reshape(x, (-1, self.width * per_slot))
             return ops.take_along_axis(x, order, axis=1)
 
-        token_ids = chosen(ops.cast(token_ids, "int32"))
+        token_ids = chosen(token_ids)
         parents = ops.cast(order, "int32") // per_slot  # (B, 2 W)
         return _Alive(
             scores=scores,

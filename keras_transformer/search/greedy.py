@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
+from keras_transformer.search.search import argmax
 from keras_transformer.search.search import log_softmax
 from keras_transformer.search.search import repeat_while
 from keras_transformer.search.search import write_column
@@ -55,9 +56,7 @@ class GreedySearch(Search):
 
 def choose_best(log_probabilities, position):
     """Chooses the most probable tokens, `(B, W)` of `(B, W, V)`."""
-    # Not argmax, which is no LiteRT operation.
-    _, token_ids = ops.top_k(log_probabilities, 1)
-    return ops.cast(ops.squeeze(token_ids, 2), "int32")
+    return argmax(log_probabilities)
 
 
 def follow(search: Search, choose, step, cache, problem: Problem):

@@ -4,6 +4,7 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_not_negative
@@ -14,6 +15,9 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 # The log-probability of what must not be chosen. Finite, so that sums over a
 # target stay so; far below any real one.
 IMPOSSIBLE = -1e9
+
+# Tokens of which `top_k` takes the maximum first.
+CHUNK = 64
 
 
 class Hypotheses(NamedTuple):
@@ -155,6 +159,49 @@ def log_softmax(logits):
     """Computes log-probabilities `(..., V)` in float32."""
     logits = ops.cast(logits, "float32")
     return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+
+
+def argmax(x):
+    """Finds the largest of each row `(..., V)`, the first of several.
+
+    As two reductions: `ops.top_k` sorts on XLA, and `ops.argmax` is no LiteRT
+    operation.
+    """
+    size = x.shape[-1]
+    is_largest = ops.equal(x, ops.max(x, axis=-1, keepdims=True))
+    places = ops.where(is_largest, ops.arange(size, dtype="int32"), size - 1)
+    return ops.min(places, axis=-1)
+
+
+def top_k(x, k):
+    """Finds the `k` largest of each row `(B, W, V)`, sorted.
+
+    Looks at the maximum of each chunk first: the `k` largest are in the `k`
+    chunks with the largest maxima. `ops.top_k` alone would sort whole
+    vocabularies on XLA.
+
+    Returns:
+        Values and int32 places, `(B, W, k)` each.
+    """
+    size = x.shape[-1]
+    if size < 4 * k * CHUNK:
+        values, places = ops.top_k(x, k)
+        return values, ops.cast(places, "int32")
+    shape = ops.shape(x)[:-1]
+    num_chunks = -(-size // CHUNK)
+    rest = num_chunks * CHUNK - size
+    if rest:
+        x = ops.pad(x, ((0, 0), (0, 0), (0, rest)), constant_values=-np.inf)
+    chunks = ops.reshape(x, (*shape, num_chunks, CHUNK))
+    _, best = ops.top_k(ops.max(chunks, axis=-1), k)  # (B, W, k)
+    best = ops.cast(best, "int32")
+    candidates = ops.take_along_axis(
+        chunks, ops.expand_dims(best, 3), axis=2
+    )  # (B, W, k, CHUNK)
+    values, order = ops.top_k(ops.reshape(candidates, (*shape, k * CHUNK)), k)
+    order = ops.cast(order, "int32")
+    chosen = ops.take_along_axis(best, order // CHUNK, axis=2)
+    return values, chosen * CHUNK + order % CHUNK
 
 
 def repeat_while(condition, body, state):

@@ -14,6 +14,8 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.search import Problem
 from keras_transformer.search import log_softmax
+from keras_transformer.search.search import argmax
+from keras_transformer.search.search import top_k
 
 from .compiled import loops_in_python
 from .compiled import traced
@@ -596,6 +598,26 @@ def test_searches_can_be_saved(search):
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(search)
     assert again.get_config() == search.get_config()
+
+
+@pytest.mark.parametrize("k", [1, 2, 8])
+@pytest.mark.parametrize("size", [40, 512, 2048, 3001])
+def test_largest_by_chunks_are_the_largest(size, k):
+    x = np.random.default_rng(k).normal(size=(2, 3, size)).astype("float32")
+    x[0, 0, : size // 2] = -1e9  # as most tokens are after a prefix
+    values, places = map(ops.convert_to_numpy, top_k(ops.array(x), k))
+    expected = np.argsort(-x, axis=-1)[..., :k]
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(
+        values, np.take_along_axis(x, expected, axis=-1)
+    )
+    np.testing.assert_array_equal(argmax(ops.array(x)), expected[..., 0])
+
+
+def test_largest_among_equals_is_the_first_and_of_the_vocabulary():
+    x = np.zeros((1, 2, 700), "float32")
+    x[0, 1] = np.nan
+    assert ops.convert_to_numpy(argmax(ops.array(x))).tolist() == [[0, 699]]
 
 
 def test_log_softmax_is_one_in_float32():
