@@ -19,7 +19,7 @@ from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
 from keras_transformer.search import Search
-from keras_transformer.search import log_softmax
+from keras_transformer.search import log_normalizer
 from keras_transformer.search import seeds_of
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -784,10 +784,9 @@ def _token_scores(model, inputs):
     """Log-probabilities `(B, T)` of target ids, each given those before."""
     target_ids = inputs["target_ids"]
     logits = model({**inputs, "target_ids": model.decoder_inputs(target_ids)})
-    log_probabilities = log_softmax(logits)
-    chosen = ops.take_along_axis(
-        log_probabilities, ops.expand_dims(target_ids, 2), axis=2
-    )
+    logits = ops.cast(logits, "float32")
+    chosen = ops.take_along_axis(logits, ops.expand_dims(target_ids, 2), axis=2)
+    chosen = chosen - log_normalizer(logits)
     return ops.where(padding_mask(target_ids), ops.squeeze(chosen, 2), 0.0)
 
 

@@ -20,4 +20,4 @@ from keras_transformer.search.sampling import seeds_of as seeds_of
 from keras_transformer.search.search import Hypotheses as Hypotheses
 from keras_transformer.search.search import Problem as Problem
 from keras_transformer.search.search import Search as Search
-from keras_transformer.search.search import log_softmax as log_softmax
+from keras_transformer.search.search import log_normalizer as log_normalizer

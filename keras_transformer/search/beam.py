@@ -13,7 +13,7 @@ from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
-from keras_transformer.search.search import log_softmax
+from keras_transformer.search.search import log_normalizer
 from keras_transformer.search.search import repeat_while
 from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
@@ -128,10 +128,12 @@ class BeamSearch(Search):
             logits, cache = step(
                 alive.token_ids, position, cache, alive.ancestry
             )
-            log_probabilities = self.constrain(
-                log_softmax(logits), alive.target_ids, position, problem
+            allowed = self.constrain(
+                logits, alive.target_ids, position, problem
             )
-            candidates = self._candidates(alive, log_probabilities, position)
+            candidates = self._candidates(
+                alive, allowed, log_normalizer(logits), position
+            )
             is_last = ops.greater_equal(position + 1, problem.max_lengths)
             ended = ops.logical_or(
                 ops.equal(candidates.token_ids, problem.end_token_id),
@@ -225,15 +227,16 @@ class BeamSearch(Search):
             token_scores=ops.zeros(shape, dtype="float32"),
         )
 
-    def _candidates(self, alive, log_probabilities, position):
+    def _candidates(self, alive, logits, normalizer, position):
         """The best `2 W` continuations of all hypotheses of a sentence.
 
         Twice as many as are kept, because `W` of them can end.
         """
-        vocabulary_size = log_probabilities.shape[-1]
+        vocabulary_size = logits.shape[-1]
         # Best of each hypothesis first: one short list instead of W V tokens.
         per_slot = min(2 * self.width, vocabulary_size)
-        gained, token_ids = top_k(log_probabilities, per_slot)
+        gained, token_ids = top_k(logits, per_slot)
+        gained = gained - normalizer  # (B, W, 2 W)
         scores = ops.expand_dims(alive.scores, 2) + gained
         scores, order = ops.top_k(
             ops.reshape(scores, (-1, self.width * per_slot)),

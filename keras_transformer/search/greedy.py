@@ -6,9 +6,9 @@ from keras import ops
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
-from keras_transformer.search.search import argmax
-from keras_transformer.search.search import log_softmax
+from keras_transformer.search.search import log_normalizer
 from keras_transformer.search.search import repeat_while
+from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -54,9 +54,10 @@ class GreedySearch(Search):
         return follow(self, choose_best, step, cache, problem)
 
 
-def choose_best(log_probabilities, position):
-    """Chooses the most probable tokens, `(B, W)` of `(B, W, V)`."""
-    return argmax(log_probabilities)
+def choose_best(logits, position):
+    """Chooses the tokens with the largest logits, `(B, W)` of `(B, W, V)`."""
+    _, token_ids = top_k(logits, 1)
+    return ops.squeeze(token_ids, 2)
 
 
 def follow(search: Search, choose, step, cache, problem: Problem):
@@ -64,8 +65,8 @@ def follow(search: Search, choose, step, cache, problem: Problem):
 
     Args:
         search: Whose constraints hold.
-        choose: Function of log-probabilities `(B, W, V)` and the position to
-            the token ids `(B, W)` that follow.
+        choose: Function of logits `(B, W, V)` and the position to the token
+            ids `(B, W)` that follow.
         step: The function that decodes one step.
         cache: What `step` wants to carry.
         problem: What to search for.
@@ -91,13 +92,12 @@ def follow(search: Search, choose, step, cache, problem: Problem):
 
     def advance(position, token_ids, done, target_ids, token_scores, cache):
         logits, cache = step(token_ids, position, cache, ancestry)
-        free = log_softmax(logits)  # (B, W, V)
-        allowed = search.constrain(free, target_ids, position, problem)
+        allowed = search.constrain(logits, target_ids, position, problem)
         token_ids = choose(allowed, position)
         gained = ops.take_along_axis(
             allowed, ops.expand_dims(token_ids, 2), axis=2
         )
-        gained = ops.squeeze(gained, 2)  # (B, W)
+        gained = ops.squeeze(gained - log_normalizer(logits), 2)  # (B, W)
 
         token_ids = ops.where(done, PAD_TOKEN_ID, token_ids)
         gained = ops.where(done, 0.0, gained)

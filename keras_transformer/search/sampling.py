@@ -103,24 +103,24 @@ class Sampling(Search):
         samples = ops.arange(self.num_hypotheses, dtype="int32")
         seeds = _mixed(seeds + samples)  # (B, W)
 
-        def choose(log_probabilities, position):
+        def choose(logits, position):
             bits = _mixed(_mixed(seeds + position))
             # 23 bits, as many as a float32 below 1 keeps apart.
             share = ops.cast(_shifted(bits, 9), "float32") * 2.0**-23
-            return self._draw(log_probabilities, share)
+            return self._draw(logits, share)
 
         return follow(self, choose, step, cache, problem)
 
-    def _draw(self, log_probabilities, share):
+    def _draw(self, logits, share):
         """Finds the token in which a share in `[0, 1)` of the mass ends.
 
         Args:
-            log_probabilities: Float32 tensor `(B, W, V)`.
+            logits: Float32 tensor `(B, W, V)`.
             share: Float32 tensor `(B, W)`.
         """
-        size = log_probabilities.shape[-1]
+        size = logits.shape[-1]
         size = size if self.top_k is None else min(self.top_k, size)
-        best, token_ids = ops.top_k(log_probabilities, size)
+        best, token_ids = ops.top_k(logits, size)
         is_possible = ops.greater(best, IMPOSSIBLE / 2)
         mass = ops.exp((best - best[..., :1]) / self.temperature)
         mass = ops.where(is_possible, mass, 0.0)

@@ -12,7 +12,7 @@ from keras_transformer.checks import check_number
 from keras_transformer.checks import check_token_ids
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# The log-probability of what must not be chosen. Finite, so that sums over a
+# Added to the logit of what must not be chosen. Finite, so that sums over a
 # target stay so; far below any real one.
 IMPOSSIBLE = -1e9
 
@@ -88,11 +88,11 @@ class Search:
         """Makes the search from `get_config`."""
         return cls(**config)
 
-    def constrain(self, log_probabilities, target_ids, position, problem):
-        """Lowers the log-probabilities of what must not follow.
+    def constrain(self, logits, target_ids, position, problem):
+        """Lowers the logits of what must not follow.
 
         Args:
-            log_probabilities: Float32 tensor `(B, W, V)`.
+            logits: Float32 tensor `(B, W, V)`.
             target_ids: Int32 tensor `(B, W, T)`, chosen so far, then padding.
             position: How many were chosen, scalar int32 tensor.
             problem: The `Problem`.
@@ -100,29 +100,32 @@ class Search:
         Returns:
             Float32 tensor `(B, W, V)`.
         """
-        free = log_probabilities
-        vocabulary = ops.arange(free.shape[-1], dtype="int32")
-        x = free
+        size = logits.shape[-1]
+        x = logits
         if self.repetition_penalty != 1:
             x = _scale_used(x, target_ids, self.repetition_penalty)
         if self.no_repeat_ngram_size:
             x = _block_ngrams(
                 x, target_ids, position, self.no_repeat_ngram_size
             )
+        # One sum over the vocabulary, and no more than one.
+        bias = np.zeros(size, "float32")
         never = {*problem.forbidden_token_ids, *self.forbidden_token_ids}
-        for token_id in sorted(never):
-            x = ops.where(ops.equal(vocabulary, token_id), IMPOSSIBLE, x)
+        bias[[token_id for token_id in never if token_id < size]] = IMPOSSIBLE
+        bias = ops.convert_to_tensor(bias)
         if problem.min_lengths is not None:
+            is_end = np.zeros(size, "float32")
+            is_end[problem.end_token_id] = IMPOSSIBLE
             too_early = ops.less(position, problem.min_lengths)  # (B,)
-            is_end = ops.equal(vocabulary, problem.end_token_id)
-            x = ops.where(
-                ops.logical_and(_over_tokens(too_early), is_end), IMPOSSIBLE, x
-            )
+            too_early = ops.cast(_over_tokens(too_early), "float32")
+            bias = bias + too_early * is_end  # (B, 1, V)
+        x = x + bias
         if problem.prefix_ids is not None:
             forced = _over_tokens(
                 ops.squeeze(_columns(problem.prefix_ids, position, 1), 1)
             )  # (B, 1, 1)
-            kept = ops.where(ops.equal(vocabulary, forced), free, IMPOSSIBLE)
+            vocabulary = ops.arange(size, dtype="int32")
+            kept = ops.where(ops.equal(vocabulary, forced), logits, IMPOSSIBLE)
             x = ops.where(ops.equal(forced, PAD_TOKEN_ID), x, kept)
         return x
 
@@ -155,22 +158,16 @@ class Problem(NamedTuple):
     seeds: Any = None
 
 
-def log_softmax(logits):
-    """Computes log-probabilities `(..., V)` in float32."""
-    logits = ops.cast(logits, "float32")
-    return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
+def log_normalizer(logits):
+    """Computes `logsumexp` `(..., 1)` of logits `(..., V)`.
 
-
-def argmax(x):
-    """Finds the largest of each row `(..., V)`, the first of several.
-
-    As two reductions: `ops.top_k` sorts on XLA, and `ops.argmax` is no LiteRT
-    operation.
+    The log-probability of a token is its logit less this. By way of the
+    softmax, which every engine computes in one pass; the largest probability
+    is at least `1 / V`, safe to take the logarithm of.
     """
-    size = x.shape[-1]
-    is_largest = ops.equal(x, ops.max(x, axis=-1, keepdims=True))
-    places = ops.where(is_largest, ops.arange(size, dtype="int32"), size - 1)
-    return ops.min(places, axis=-1)
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    shares = ops.softmax(logits, axis=-1)
+    return largest - ops.log(ops.max(shares, axis=-1, keepdims=True))
 
 
 def top_k(x, k):
@@ -237,12 +234,14 @@ def _columns(x, start, length):
     return ops.slice(x, (0, start), (ops.shape(x)[0], length))
 
 
-def _scale_used(log_probabilities, target_ids, penalty):
-    used = _marked(target_ids, log_probabilities.shape[-1])
-    return ops.where(used, log_probabilities * penalty, log_probabilities)
+def _scale_used(logits, target_ids, penalty):
+    """Multiplies the log-probabilities of tokens that the targets have."""
+    normalizer = log_normalizer(logits)
+    scaled = (logits - normalizer) * penalty + normalizer
+    return ops.where(_marked(target_ids, logits.shape[-1]), scaled, logits)
 
 
-def _block_ngrams(log_probabilities, target_ids, position, size):
+def _block_ngrams(logits, target_ids, position, size):
     """Forbids tokens that would complete an n-gram a second time.
 
     The last `size - 1` tokens are compared with those before each earlier
@@ -262,11 +261,7 @@ def _block_ngrams(log_probabilities, target_ids, position, size):
             same, ops.equal(before, ops.expand_dims(last, 2))
         )
     blocked = ops.where(same, target_ids, PAD_TOKEN_ID)
-    return ops.where(
-        _marked(blocked, log_probabilities.shape[-1]),
-        IMPOSSIBLE,
-        log_probabilities,
-    )
+    return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
 
 
 def _marked(token_ids, vocabulary_size):
