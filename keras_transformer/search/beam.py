@@ -15,6 +15,8 @@ from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
 from keras_transformer.search.search import repeat_while
+from keras_transformer.search.search import take_places
+from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
 
@@ -242,23 +244,25 @@ class BeamSearch(Search):
             ops.reshape(scores, (-1, self.width * per_slot)),
             min(2 * self.width, self.width * per_slot),
         )
+        order = ops.cast(order, "int32")
 
         def chosen(x):
-            x = ops.reshape(x, (-1, self.width * per_slot))
-            return ops.take_along_axis(x, order, axis=1)
+            return take_places(
+                ops.reshape(x, (-1, self.width * per_slot)), order
+            )
 
         token_ids = chosen(token_ids)
-        parents = ops.cast(order, "int32") // per_slot  # (B, 2 W)
+        parents = order // per_slot  # (B, 2 W)
         return _Alive(
             scores=scores,
             token_ids=token_ids,
             target_ids=write_column(
-                _rows(alive.target_ids, parents), position, token_ids
+                take_rows(alive.target_ids, parents), position, token_ids
             ),
             token_scores=write_column(
-                _rows(alive.token_scores, parents), position, chosen(gained)
+                take_rows(alive.token_scores, parents), position, chosen(gained)
             ),
-            ancestry=_rows(alive.ancestry, parents),
+            ancestry=take_rows(alive.ancestry, parents),
         )
 
     def _places(self, num_finished):
@@ -287,13 +291,13 @@ class BeamSearch(Search):
         order = ops.cast(order, "int32")
         return _Finished(
             scores=scores,
-            target_ids=_rows(
+            target_ids=take_rows(
                 ops.concatenate(
                     [finished.target_ids, candidates.target_ids], axis=1
                 ),
                 order,
             ),
-            token_scores=_rows(
+            token_scores=take_rows(
                 ops.concatenate(
                     [finished.token_scores, candidates.token_scores], axis=1
                 ),
@@ -310,10 +314,10 @@ class BeamSearch(Search):
         has_place = ops.less(ranks, self._places(num_finished))
         return _Alive(
             scores=ops.where(has_place, scores, IMPOSSIBLE),
-            token_ids=ops.take_along_axis(candidates.token_ids, order, axis=1),
-            target_ids=_rows(candidates.target_ids, order),
-            token_scores=_rows(candidates.token_scores, order),
-            ancestry=_rows(candidates.ancestry, order),
+            token_ids=take_places(candidates.token_ids, order),
+            target_ids=take_rows(candidates.target_ids, order),
+            token_scores=take_rows(candidates.token_scores, order),
+            ancestry=take_rows(candidates.ancestry, order),
         )
 
     def _none_can_win(self, alive, finished, position, max_lengths):
@@ -362,8 +366,3 @@ class _Finished(NamedTuple):
     scores: Any
     target_ids: Any
     token_scores: Any
-
-
-def _rows(x, order):
-    """Takes hypotheses `(B, M, T)` by index `(B, W)`."""
-    return ops.take_along_axis(x, ops.expand_dims(order, 2), axis=1)

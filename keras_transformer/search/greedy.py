@@ -55,9 +55,9 @@ class GreedySearch(Search):
 
 
 def choose_best(logits, position):
-    """Chooses the tokens with the largest logits, `(B, W)` of `(B, W, V)`."""
-    _, token_ids = top_k(logits, 1)
-    return ops.squeeze(token_ids, 2)
+    """Chooses the largest logits of `(B, W, V)`, and their tokens `(B, W)`."""
+    values, token_ids = top_k(logits, 1)
+    return ops.squeeze(values, 2), ops.squeeze(token_ids, 2)
 
 
 def follow(search: Search, choose, step, cache, problem: Problem):
@@ -65,8 +65,8 @@ def follow(search: Search, choose, step, cache, problem: Problem):
 
     Args:
         search: Whose constraints hold.
-        choose: Function of logits `(B, W, V)` and the position to the token
-            ids `(B, W)` that follow.
+        choose: Function of logits `(B, W, V)` and the position to the logits
+            and ids, `(B, W)` each, of the tokens that follow.
         step: The function that decodes one step.
         cache: What `step` wants to carry.
         problem: What to search for.
@@ -93,11 +93,8 @@ def follow(search: Search, choose, step, cache, problem: Problem):
     def advance(position, token_ids, done, target_ids, token_scores, cache):
         logits, cache = step(token_ids, position, cache, ancestry)
         allowed = search.constrain(logits, target_ids, position, problem)
-        token_ids = choose(allowed, position)
-        gained = ops.take_along_axis(
-            allowed, ops.expand_dims(token_ids, 2), axis=2
-        )
-        gained = ops.squeeze(gained - log_normalizer(logits), 2)  # (B, W)
+        values, token_ids = choose(allowed, position)
+        gained = values - ops.squeeze(log_normalizer(logits), 2)  # (B, W)
 
         token_ids = ops.where(done, PAD_TOKEN_ID, token_ids)
         gained = ops.where(done, 0.0, gained)

@@ -11,6 +11,7 @@ from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
+from keras_transformer.search.search import take_places
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -117,6 +118,9 @@ class Sampling(Search):
         Args:
             logits: Float32 tensor `(B, W, V)`.
             share: Float32 tensor `(B, W)`.
+
+        Returns:
+            The logits and ids of the tokens, `(B, W)` each.
         """
         size = logits.shape[-1]
         size = size if self.top_k is None else min(self.top_k, size)
@@ -139,8 +143,13 @@ class Sampling(Search):
             ops.cast(ops.greater(mass, 0.0), "int32"), axis=-1, keepdims=True
         )
         index = ops.minimum(index, ops.maximum(drawable - 1, 0))
-        chosen = ops.take_along_axis(token_ids, index, axis=2)
-        return ops.cast(ops.squeeze(chosen, 2), "int32")
+        index = ops.reshape(index, (-1, 1))
+        shape = ops.shape(share)
+        chosen = [
+            ops.reshape(take_places(ops.reshape(x, (-1, size)), index), shape)
+            for x in (best, ops.cast(token_ids, "int32"))
+        ]
+        return tuple(chosen)
 
 
 def seeds_of(ids):

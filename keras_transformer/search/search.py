@@ -189,16 +189,35 @@ def top_k(x, k):
     rest = num_chunks * CHUNK - size
     if rest:
         x = ops.pad(x, ((0, 0), (0, 0), (0, rest)), constant_values=-np.inf)
-    chunks = ops.reshape(x, (*shape, num_chunks, CHUNK))
-    _, best = ops.top_k(ops.max(chunks, axis=-1), k)  # (B, W, k)
+    chunks = ops.reshape(x, (-1, num_chunks, CHUNK))
+    _, best = ops.top_k(ops.max(chunks, axis=-1), k)
     best = ops.cast(best, "int32")
-    candidates = ops.take_along_axis(
-        chunks, ops.expand_dims(best, 3), axis=2
-    )  # (B, W, k, CHUNK)
-    values, order = ops.top_k(ops.reshape(candidates, (*shape, k * CHUNK)), k)
+    candidates = take_rows(chunks, best)  # (B W, k, CHUNK)
+    values, order = ops.top_k(ops.reshape(candidates, (-1, k * CHUNK)), k)
     order = ops.cast(order, "int32")
-    chosen = ops.take_along_axis(best, order // CHUNK, axis=2)
-    return values, chosen * CHUNK + order % CHUNK
+    places = take_places(best, order // CHUNK) * CHUNK + order % CHUNK
+    return ops.reshape(values, (*shape, k)), ops.reshape(places, (*shape, k))
+
+
+def take_rows(x, places):
+    """Takes rows `(B, k, T)` of `(B, M, T)` by their places `(B, k)`.
+
+    As one gather; `ops.take_along_axis` copies the whole of `x` first.
+    """
+    _, size, length = ops.shape(x)
+    flat = ops.reshape(x, (-1, length))
+    return ops.take(flat, _flat_places(places, size), axis=0)
+
+
+def take_places(x, places):
+    """Takes numbers `(B, k)` of `(B, M)` by their places `(B, k)`."""
+    flat = ops.reshape(x, (-1,))
+    return ops.take(flat, _flat_places(places, ops.shape(x)[1]))
+
+
+def _flat_places(places, size):
+    rows = ops.arange(ops.shape(places)[0], dtype="int32")
+    return places + ops.expand_dims(rows * size, 1)
 
 
 def repeat_while(condition, body, state):
