@@ -41,7 +41,10 @@ _TEXT = {
     "translation_dataset": "text",
 }
 
-__all__ = ["__version__", *sorted([*_CORE, *_TEXT])]
+# What runs an exported file needs neither Keras nor tensorflow.
+_RUNNERS = {"LiteRTTranslator": "serving.litert_translator"}
+
+__all__ = ["__version__", *sorted([*_CORE, *_TEXT, *_RUNNERS])]
 
 
 @wrapt.when_imported("keras")
@@ -54,17 +57,24 @@ def _register(keras):
 
 
 def __getattr__(name):
-    home = _CORE.get(name) or _TEXT.get(name)
+    home = _CORE.get(name) or _TEXT.get(name) or _RUNNERS.get(name)
     if home is None:
         raise AttributeError(
             f"module 'keras_transformer' has no attribute {name!r}"
         )
     try:
-        importlib.import_module("keras")
+        if name not in _RUNNERS:
+            importlib.import_module("keras")
         module = importlib.import_module(f"keras_transformer.{home}")
     except ModuleNotFoundError as error:
         if name in _CORE:
             raise
+        if name in _RUNNERS:
+            raise ImportError(
+                f"`keras_transformer.{name}` needs {error.name}, which is not "
+                "installed. `pip install keras-transformer[litert]` installs "
+                "it."
+            ) from error
         raise ImportError(
             f"`keras_transformer.{name}` needs {error.name}, which is not "
             "installed. `pip install keras-transformer` installs it with "

@@ -55,10 +55,18 @@ class SearchName(enum.StrEnum):
     SAMPLING = "sampling"
 
 
+class Quantization(enum.StrEnum):
+    """Weights of a LiteRT file."""
+
+    FLOAT16 = "float16"
+    INT8 = "int8"
+
+
 class Format(enum.StrEnum):
     """What `export` writes."""
 
     SAVED_MODEL = "saved_model"
+    LITERT = "litert"
     CTRANSLATE2 = "ctranslate2"
 
 
@@ -401,7 +409,10 @@ def export(
     folder: TranslatorFolder,
     output: Annotated[
         Path,
-        typer.Argument(help="Folder to write; TF Serving wants a number."),
+        typer.Argument(
+            help="What to write; a folder, of which TF Serving wants a number "
+            "for a name, or a .tflite file."
+        ),
     ],
     format: Annotated[Format, typer.Option(help="What to write.")] = (
         Format.SAVED_MODEL
@@ -409,17 +420,31 @@ def export(
     search: SearchKind = None,
     width: Width = 4,
     length_penalty: LengthPenalty = 0.6,
+    quantization: Annotated[
+        Quantization | None,
+        typer.Option(help="LiteRT: smaller weights; by default float32."),
+    ] = None,
+    text: Annotated[
+        bool,
+        typer.Option(
+            "--text/--no-text",
+            help="LiteRT: split text in the file too; unigram models only.",
+        ),
+    ] = True,
     overwrite: Overwrite = False,
 ):
     """Write the translator for another engine.
 
-    A SavedModel takes and returns strings, with its search inside. A
-    CTranslate2 model takes and returns pieces of the SentencePiece models
-    beside it, and searches as it is told when it is called.
+    A SavedModel takes and returns strings, with its search inside; so does a
+    LiteRT file, for small machines. A CTranslate2 model takes and returns
+    pieces of the SentencePiece models beside it, and searches as it is told
+    when it is called.
 
     \b
     Example:
       keras-transformer export runs/en-de exported/en-de/1 --search beam
+      keras-transformer export runs/en-de en-de.tflite --format litert \\
+        --quantization int8
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
     with _quiet_start():
@@ -436,6 +461,18 @@ def export(
         message = (
             f"CTranslate2 model in {output}. Load it with "
             "ctranslate2.Translator, and sentencepiece."
+        )
+    elif format is Format.LITERT:
+        print("Converting; a minute for base size.", file=sys.stderr)
+        translator.export_litert(
+            output,
+            quantization and quantization.value,
+            text=text,
+            overwrite=overwrite,
+        )
+        message = (
+            f"LiteRT file {output}. Load it with "
+            "keras_transformer.LiteRTTranslator."
         )
     else:
         translator.export_saved_model(output, overwrite=overwrite)

@@ -318,11 +318,26 @@ class Translator:
     def export_saved_model(self, path, overwrite: bool = False):
         """Writes a SavedModel that takes and returns strings.
 
-        See `keras_transformer.serving.export_saved_model`.
+        See `keras_transformer.serving.saved_model.export_saved_model`.
         """
-        from keras_transformer.serving import export_saved_model
+        from keras_transformer.serving.saved_model import export_saved_model
 
         export_saved_model(self, path, overwrite=overwrite)
+
+    def export_litert(
+        self,
+        path,
+        quantization: str | None = None,
+        text: bool = True,
+        overwrite: bool = False,
+    ):
+        """Writes a LiteRT file, for `LiteRTTranslator` and small machines.
+
+        See `keras_transformer.serving.litert.export_litert`.
+        """
+        from keras_transformer.serving.litert import export_litert
+
+        export_litert(self, path, quantization, text, overwrite=overwrite)
 
     def export_ctranslate2(self, folder, overwrite: bool = False):
         """Writes a model for CTranslate2, with its SentencePiece models.

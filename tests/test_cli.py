@@ -637,6 +637,23 @@ def test_export_writes_a_saved_model(trained, tmp_path):
     assert [text.decode() for text in found] == trained.translator(texts)
 
 
+def test_export_writes_a_ctranslate2_model(trained, tmp_path):
+    pytest.importorskip("ctranslate2")
+    options = ("--format", "ctranslate2")
+    result = run("export", trained.folder, tmp_path / "ct2", *options)
+    assert result.code == 0, result.errors
+    assert (tmp_path / "ct2" / "model.bin").is_file()
+    assert "CTranslate2 model in" in result.errors
+
+
+def test_export_to_litert_refuses_bpe_text(trained, tmp_path):
+    options = ("--format", "litert", "--quantization", "int8")
+    result = run("export", trained.folder, tmp_path / "x.tflite", *options)
+    assert result.code == 2
+    assert "`--no-text`" in result.errors
+    assert os.listdir(tmp_path) == []
+
+
 def test_export_leaves_what_is_there(trained, tmp_path):
     (tmp_path / "precious").write_text("precious")
     result = run("export", trained.folder, tmp_path)

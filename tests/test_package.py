@@ -134,13 +134,14 @@ def test_core_works_without_tensorflow():
     assert one == "1"
     assert [line.split(" | ")[0] for line in errors] == [
         "CorpusScores",
+        "LiteRTTranslator",
         "Tokenizer",
         "Translator",
         "corpus_scores",
         "translation_dataset",
     ]
     for line in errors:
-        assert "which is not installed. `pip install keras-transformer`" in line
+        assert "which is not installed. `pip install keras-transformer" in line
 
 
 @pytest.mark.parametrize("missing", ["tensorflow_text", "sentencepiece"])

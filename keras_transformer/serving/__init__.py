@@ -1,5 +1,4 @@
-"""Exported models: what their graphs contain, and how files are written."""
+"""Exported models: what their graphs contain, and how files are written.
 
-from keras_transformer.serving.saved_model import (
-    export_saved_model as export_saved_model,
-)
+Nothing is imported here: what runs a LiteRT file needs no TensorFlow.
+"""

@@ -16,6 +16,7 @@ from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
+from keras_transformer.pieces import join_pieces
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -24,8 +25,6 @@ from keras_transformer.text.lines import lines_of
 from keras_transformer.text.lines import name_of
 
 MODEL_TYPES = ("unigram", "bpe")
-
-UNKNOWN_TEXT = " ⁇ "
 
 # The special pieces and one more.
 LEAST_VOCABULARY_SIZE = 5
@@ -266,14 +265,7 @@ class Tokenizer:
     def _join(self, ids):
         if not self.is_unigram or self.has_byte_fallback:
             return self._processor.Decode(ids)
-        # As the fast operation joins, which differs at the start of a text.
-        text = "".join(
-            UNKNOWN_TEXT
-            if token_id == UNKNOWN_TOKEN_ID
-            else self._processor.IdToPiece(token_id).replace("▁", " ")
-            for token_id in ids
-        )
-        return text.removeprefix(" ")
+        return join_pieces(self._processor, ids)
 
     def _content(self, row):
         content = []

@@ -1,0 +1,174 @@
+"""Measures decoding: ours and other engines, side by side in one run.
+
+    python benchmarks/decoding.py --output runs/decoding
+
+`pip install '.[benchmarks]'` installs what it compares with; an engine that is
+not there is left out. Leave the machine alone while it runs.
+
+Nothing heavy is imported here: every engine runs in a process of its own,
+which reads this file too.
+"""
+
+import itertools
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import engines
+import text_case
+import typer
+from cases import VOCABULARY_SIZES
+from cases import Case
+from run import Run
+
+SEARCH = re.compile(r"greedy|beam([2-9]|[1-9]\d+)")
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main():
+    """Runs the command; errors of the user are one line and exit code 2."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        sys.exit(app(standalone_mode=False))
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        message = str(error)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # as typer's own have
+            raise
+        message = error.format_message()
+    print(f"decoding.py: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+@app.command()
+def measure(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the results.")
+    ] = Path("runs/decoding"),
+    sizes: Annotated[
+        str, typer.Option(help="Of test, tiny, base; with commas.")
+    ] = "tiny,base",
+    batch: Annotated[str, typer.Option(help="Numbers of sentences.")] = (
+        "1,8,32,128"
+    ),
+    search: Annotated[str, typer.Option(help="greedy, beam4 and so on.")] = (
+        "greedy,beam4"
+    ),
+    length: Annotated[str, typer.Option(help="Target tokens, forced.")] = (
+        "24,100"
+    ),
+    engine: Annotated[
+        str, typer.Option("--engines", help="Which engines; all by default.")
+    ] = "all",
+    runs: Annotated[int, typer.Option(min=1, help="Rounds to measure.")] = 5,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a translator: measure it text to text instead."
+        ),
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences for --text, one a line.")
+    ] = None,
+    step_plot: Annotated[
+        bool,
+        typer.Option(
+            "--step-plot", help="Measure steps up to position 1,000 instead."
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is there.")
+    ] = False,
+):
+    """Measure decoding: ours and other engines in turn, on the same weights.
+
+    Writes a table, raw times and a plot. Engines: graph, xla, ct2-float32,
+    ct2-int8, keras-hub, marian; with --text translator, translator-xla,
+    saved-model, saved-model-xla, ct2-float32, ct2-int8.
+
+    \b
+    Example:
+      python benchmarks/decoding.py -o runs/decoding --sizes tiny --batch 1,32
+      python benchmarks/decoding.py -o runs/text --text runs/en-de \\
+        --source test.en
+      python benchmarks/decoding.py -o runs/steps --step-plot
+    """  # noqa: D301
+    chosen_sizes = _listed("--sizes", sizes, VOCABULARY_SIZES)
+    searches = _listed("--search", search)
+    for name in searches:
+        if not SEARCH.fullmatch(name):
+            raise ValueError(
+                "`--search` must be greedy, or beam with its width, such as "
+                f"beam4. Received: {name!r}."
+            )
+    batches, lengths = _numbers("--batch", batch), _numbers("--length", length)
+    if (text is None) != (source is None):
+        raise ValueError("Give `--text` and `--source` together, or neither.")
+    if text and step_plot:
+        raise ValueError("Give `--text` or `--step-plot`, not both.")
+    registry = text_case.ENGINES if text else engines.ENGINES
+    names = _listed(
+        "--engines", ",".join(registry) if engine == "all" else engine, registry
+    )
+    _make_folder(output, overwrite)
+    run = Run(output, registry, [] if step_plot else names, runs)
+    if text:
+        run.measure_text(text, source, searches)
+    elif step_plot:
+        run.measure_steps(chosen_sizes)
+    else:
+        cases = [
+            Case(*values)
+            for values in itertools.product(
+                chosen_sizes, searches, batches, lengths
+            )
+        ]
+        run.measure_grid(cases)
+    if run.has_failed:
+        raise typer.Exit(1)
+
+
+def _make_folder(path, overwrite):
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{os.fspath(path)!r} must be a folder.")
+    if path.is_dir() and any(path.iterdir()) and not overwrite:
+        raise FileExistsError(
+            f"{os.fspath(path)!r} is not empty, and nothing in it was touched. "
+            "Pass `--overwrite` to replace earlier results."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _listed(option, text, choices=None):
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"`{option}` must not be empty.")
+    for name in names:
+        if choices is not None and name not in choices:
+            raise ValueError(
+                f"`{option}` must be of {', '.join(choices)}. Received: "
+                f"{name!r}."
+            )
+    return list(dict.fromkeys(names))
+
+
+def _numbers(option, text):
+    names = _listed(option, text)
+    for name in names:
+        if not name.isdecimal() or int(name) < 1:
+            raise ValueError(
+                f"`{option}` must be whole numbers of at least 1, with commas. "
+                f"Received: {name!r}."
+            )
+    return [int(name) for name in names]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Engines that decode one batch, each in a process of its own.
+
+An engine is a class: made from the folder of `make_weights`, its `prepare`
+gives a function that decodes all sentences of a case once. A new engine is
+one more class in `ENGINES`.
+
+Heavy imports wait until a process needs them: each has its own libraries, and
+thread pools that no other one disturbs.
+"""
+
+import importlib.util
+import math
+import os
+import time
+
+import numpy as np
+from cases import Case
+from cases import pieces_of
+from cases import search_of
+from cases import sources
+from cases import thread_settings
+from cases import token_id_of
+from peers import KerasHub
+from peers import Marian
+
+# Short calls are repeated for so long, in seconds, and count as one run.
+REPEAT_SECONDS = 0.5
+# Another engine's threads may wait actively for so long after its call.
+SETTLE_SECONDS = 0.3
+# Thread settings are compared on targets of at most so many tokens.
+CALIBRATION_LENGTH = 24
+
+
+class Graph:
+    """Our search as a TensorFlow graph, as in the SavedModel."""
+
+    title = "ours, graph"
+    needs = ()
+    has_same_weights = True
+
+    def __init__(self, folder):
+        import keras_transformer as kt
+
+        path = os.path.join(folder, "translator")
+        self.model = kt.Translator.load(path).model
+
+    def settings(self, case):
+        return [{}]
+
+    def prepare(self, case):
+        import tensorflow as tf
+
+        search = search_of(case.search)
+
+        # As in the SavedModel, the graph does not know the shape.
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+        def decode(source_ids):
+            lengths = tf.fill([tf.shape(source_ids)[0]], case.length)
+            return self.model.search(
+                source_ids,
+                search,
+                min_lengths=lengths,
+                max_lengths=lengths,
+                capacity=case.length,
+            ).target_ids
+
+        source_ids = tf.constant(sources(case))
+        return lambda: decode(source_ids).numpy()[:, 0]
+
+    def target_ids(self, outputs):
+        return outputs.tolist()
+
+
+class Xla(Graph):
+    """`Transformer.generate`, compiled with XLA."""
+
+    title = "ours, XLA"
+
+    def prepare(self, case):
+        search = search_of(case.search)
+        source_ids = sources(case)
+        return lambda: self.model.generate(
+            source_ids,
+            search=search,
+            min_length=case.length,
+            max_length=case.length,
+            jit_compile=True,
+        )[0]
+
+
+class LiteRT(Graph):
+    """The graph of a LiteRT file, with its best number of threads."""
+
+    title = "ours, LiteRT float32"
+    needs = ("ai-edge-litert",)
+    quantization = None
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.contents = {}
+
+    def settings(self, case):
+        return [{"num_threads": number} for number in (1, 2)]
+
+    def prepare(self, case, num_threads=1):
+        from ai_edge_litert.interpreter import Interpreter
+
+        interpreter = Interpreter(
+            model_content=self._content(case.search), num_threads=num_threads
+        )
+        run = interpreter.get_signature_runner()
+        inputs = {
+            "source_ids": sources(case),
+            "lengths": np.full(case.batch, case.length, "int32"),
+        }
+        return lambda: run(**inputs)["target_ids"][:, 0]
+
+    def _content(self, name):
+        """Converts as `export_litert` does, with lengths to choose."""
+        if name not in self.contents:
+            import tensorflow as tf
+
+            from keras_transformer.serving.litert import converted
+
+            search = search_of(name)
+
+            def decode(source_ids, lengths):
+                found = self.model.search(
+                    source_ids,
+                    search,
+                    min_lengths=lengths,
+                    max_lengths=lengths,
+                    capacity=tf.reduce_max(lengths),
+                )
+                return {"target_ids": found.target_ids}
+
+            self.contents[name] = converted(
+                decode,
+                tf.TensorSpec([None, None], tf.int32, name="source_ids"),
+                tf.TensorSpec([None], tf.int32, name="lengths"),
+                quantization=self.quantization,
+            )
+        return self.contents[name]
+
+
+class LiteRTInt8(LiteRT):
+    """The same, its weights quantised to 8 bits."""
+
+    title = "ours, LiteRT int8"
+    quantization = "int8"
+
+
+class CTranslate2:
+    """CTranslate2 on the exported weights, with its best thread setting."""
+
+    title = "CTranslate2 float32"
+    needs = ("ctranslate2",)
+    has_same_weights = True
+    compute_type = "float32"
+
+    def __init__(self, folder):
+        self.folder = os.path.join(folder, "ctranslate2")
+        self.translators = {}
+
+    def settings(self, case):
+        return thread_settings(case.batch)
+
+    def prepare(self, case, **setting):
+        pieces = pieces_of(case.vocabulary_size)
+        # The end token is added by the engine.
+        texts = [[pieces[i] for i in row[:-1]] for row in sources(case)]
+        translator = self._translator(**setting)
+        return lambda: translator.translate_batch(
+            texts,
+            max_batch_size=math.ceil(case.batch / setting["inter_threads"]),
+            beam_size=case.width,
+            patience=1,
+            length_penalty=0,
+            min_decoding_length=case.length,
+            max_decoding_length=case.length,
+        )
+
+    def target_ids(self, outputs):
+        return [
+            [token_id_of(piece) for piece in one.hypotheses[0]]
+            for one in outputs
+        ]
+
+    def _translator(self, **setting):
+        import ctranslate2
+
+        key = tuple(setting.values())
+        if key not in self.translators:
+            self.translators[key] = ctranslate2.Translator(
+                self.folder, compute_type=self.compute_type, **setting
+            )
+        return self.translators[key]
+
+
+class CTranslate2Int8(CTranslate2):
+    """The same, its weights quantised to 8 bits."""
+
+    title = "CTranslate2 int8"
+    compute_type = "int8"
+
+
+ENGINES = {
+    "graph": Graph,
+    "xla": Xla,
+    "litert": LiteRT,
+    "litert-int8": LiteRTInt8,
+    "ct2-float32": CTranslate2,
+    "ct2-int8": CTranslate2Int8,
+    "keras-hub": KerasHub,
+    "marian": Marian,
+}
+BASELINE = "ct2-float32"
+
+
+def missing(needs) -> list[str]:
+    """Which packages are not installed, by the names that pip knows."""
+    return [
+        name
+        for name in needs
+        if importlib.util.find_spec(name.replace("-", "_")) is None
+    ]
+
+
+class _Process:
+    """What this process has loaded; it serves one engine."""
+
+    engine = None
+    call = None
+    num_calls = 1
+
+
+def load(name: str, folder: str):
+    """Makes the engine of this process."""
+    _Process.engine = ENGINES[name](folder)
+
+
+def prepare(case: Case) -> dict:
+    """Finds the best setting, and warms up.
+
+    Returns:
+        The setting, the seconds of the first call with all that is compiled
+        in it, and the target ids of each sentence.
+    """
+    engine = _Process.engine
+    setting = _fastest(engine, case)
+    _Process.call = engine.prepare(case, **setting)
+    start = time.perf_counter()
+    outputs = _Process.call()
+    first_seconds = time.perf_counter() - start
+    _Process.num_calls = _number_of_calls(_Process.call)
+    target_ids = engine.target_ids(outputs)
+    lengths = {len(row) for row in target_ids}
+    if len(target_ids) != case.batch or lengths != {case.length}:
+        raise RuntimeError(
+            f"{engine.title} must decode {case.batch} targets of {case.length} "
+            f"tokens. Received: {len(target_ids)} of {sorted(lengths)} tokens."
+        )
+    return {
+        "setting": setting,
+        "first_seconds": first_seconds,
+        "target_ids": target_ids,
+    }
+
+
+def measure() -> float:
+    """Seconds of one call, after the other engines' threads are asleep."""
+    time.sleep(SETTLE_SECONDS)
+    if _Process.num_calls > 1:
+        _Process.call()  # brings its weights back into the caches
+    return _mean_seconds(_Process.call, _Process.num_calls)
+
+
+def _fastest(engine, case):
+    settings = engine.settings(case)
+    if len(settings) == 1:
+        return settings[0]
+    short = case._replace(length=min(case.length, CALIBRATION_LENGTH))
+
+    def seconds(setting):
+        call = engine.prepare(short, **setting)
+        call()
+        num_calls = _number_of_calls(call)
+        return min(_mean_seconds(call, num_calls) for _ in range(2))
+
+    return min(settings, key=seconds)
+
+
+def _number_of_calls(call):
+    seconds = _mean_seconds(call, 1)
+    if seconds < REPEAT_SECONDS:  # and so little may have disturbed it
+        seconds = min(seconds, _mean_seconds(call, 1))
+    return max(1, math.ceil(REPEAT_SECONDS / seconds))
+
+
+def _mean_seconds(call, num_calls):
+    start = time.perf_counter()
+    for _ in range(num_calls):
+        call()
+    return (time.perf_counter() - start) / num_calls

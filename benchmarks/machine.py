@@ -1,0 +1,175 @@
+"""What the machine is, and how fast it can be: the floor under every engine."""
+
+import importlib.metadata
+import os
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+from cases import SOURCE_LENGTH
+from cases import Case
+from cases import cores
+
+PACKAGES = (
+    "keras-transformer",
+    "tensorflow",
+    "keras",
+    "numpy",
+    "ctranslate2",
+    "keras-hub",
+    "torch",
+    "transformers",
+)
+# What CPUs call the instructions that matter here.
+FLAGS = {
+    "avx512": ("avx512f",),
+    "vnni": ("avx512_vnni", "avx_vnni"),
+    "bf16": ("avx512_bf16", "amx_bf16"),
+}
+FLOAT_BYTES = 4
+# Side of the square matrices whose product is measured.
+MATRIX_SIZE = 2048
+# Each measurement is repeated for so long, in seconds; the best counts.
+PROBE_SECONDS = 0.3
+# What is less is read in no time, and Python would be measured.
+LEAST_BYTES = 2**20
+# Far more than any cache holds.
+MEMORY_BYTES = 2**29
+
+
+def describe() -> dict:
+    """The processor, its instructions and the memory."""
+    text = ""
+    if os.path.exists("/proc/cpuinfo"):  # on Linux
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    fields = dict(
+        (part.strip() for part in line.split(":", 1))
+        for line in text.splitlines()
+        if ":" in line
+    )
+    found = set(fields.get("flags", "").split())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": fields.get("model name") or platform.processor(),
+        "cores": cores(),
+        "flags": {
+            name: not found.isdisjoint(names) for name, names in FLAGS.items()
+        },
+        "memory_gib": round(memory / 2**30, 1),
+        "system": platform.platform(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of those packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def ceilings() -> dict[str, float]:
+    """Measures the best float32 matrix product, and reading from memory.
+
+    Returns:
+        Floating-point operations and bytes, both a second.
+    """
+    import tensorflow as tf
+
+    random = np.random.default_rng(1)
+    x = random.random((MATRIX_SIZE, MATRIX_SIZE), dtype="float32")
+    tensor = tf.constant(x)
+    seconds = _best_seconds(
+        lambda: np.matmul(x, x), lambda: tf.matmul(tensor, tensor).numpy()
+    )
+    return {
+        "float32_per_second": 2 * MATRIX_SIZE**3 / seconds,
+        "bytes_per_second": bandwidth(MEMORY_BYTES),
+    }
+
+
+def bandwidth(num_bytes: int) -> float:
+    """Measures how fast so many bytes are read again and again.
+
+    Few stay in a cache, and are read faster than memory could.
+    """
+    import tensorflow as tf
+
+    columns = 1024
+    num_bytes = max(num_bytes, LEAST_BYTES)
+    rows = num_bytes // columns // FLOAT_BYTES
+    x = np.ones((rows, columns), "float32")
+    vector = np.ones(columns, "float32")
+    tensor = tf.constant(x)
+    seconds = _best_seconds(
+        lambda: np.matmul(x, vector),
+        lambda: tf.linalg.matvec(tensor, vector).numpy(),
+        lambda: tf.reduce_sum(tensor).numpy(),
+    )
+    return x.nbytes / seconds
+
+
+def floor(sizes: dict[str, int], case: Case, float32_per_second: float):
+    """Computes the milliseconds a step that no float32 engine can beat.
+
+    A step reads the weights of the decoder, the output matrix and the kept
+    keys and values once, and multiplies; the slower of the two counts, the
+    other may hide behind it. The same for the encoder, whose time is spread
+    over the steps, as it is in what is measured.
+
+    Args:
+        sizes: From `engines.make_weights`.
+        case: The `Case`.
+        float32_per_second: From `ceilings`.
+
+    Returns:
+        Milliseconds, and what they come from.
+    """
+    num_layers = sizes["num_layers"]
+    hidden_dim = sizes["hidden_dim"]
+    feed_forward = 2 * hidden_dim * sizes["intermediate_dim"]
+    output = sizes["vocabulary_size"] * hidden_dim
+    # Queries, keys, values and output; across, queries and output.
+    decoder = num_layers * (6 * hidden_dim**2 + feed_forward) + output
+    # With the keys and values that cross-attention makes of its result.
+    encoder = num_layers * (6 * hidden_dim**2 + feed_forward)
+
+    rows = case.batch * case.width
+    mean_length = (case.length + 1) / 2
+    kept = 2 * num_layers * hidden_dim  # keys and values of a position
+    caches = kept * (rows * mean_length + case.batch * SOURCE_LENGTH)
+    attended = kept * rows * (mean_length + SOURCE_LENGTH)
+
+    def seconds(weights, caches, products):
+        num_bytes = FLOAT_BYTES * int(weights + caches)
+        reading = num_bytes / bandwidth(num_bytes)
+        return num_bytes, max(reading, 2 * products / float32_per_second)
+
+    step_bytes, step_seconds = seconds(
+        decoder, caches, rows * decoder + attended
+    )
+    _, encoder_seconds = seconds(
+        encoder, 0, case.batch * SOURCE_LENGTH * encoder
+    )
+    return {
+        "floor_ms": 1000 * (step_seconds + encoder_seconds / case.length),
+        "floor_of_encoder_ms": 1000 * encoder_seconds / case.length,
+        "bytes_per_step": step_bytes,
+        "multiply_adds_per_step": int(rows * decoder + attended),
+    }
+
+
+def _best_seconds(*calls):
+    """Seconds of the fastest call of any."""
+    best = float("inf")
+    for call in calls:
+        end = time.perf_counter() + PROBE_SECONDS
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            call()
+            best = min(best, time.perf_counter() - start)
+    return best

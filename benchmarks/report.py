@@ -1,0 +1,335 @@
+"""Tables, raw numbers and plots of what was measured."""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+
+CASE_COLUMNS = ("size", "search", "batch", "tokens")
+
+GRID_NOTES = """\
+Milliseconds for each decoding step: one token for all sentences of the batch,
+and its share of the encoder. Median (least–most) of {runs} runs, and the ratio
+to CTranslate2 float32, the median of the ratios round by round: above 1 is
+faster. Every target has the same forced number of tokens, the source {source}
+tokens. The floor is what no float32 engine on this machine can beat: the
+weights and caches read once, or the products at the best measured rate.
+"ours, XLA" is `generate`, which fills lengths up to multiples of 16. keras-hub
+and MarianMT have random weights of the same sizes, all others the same weights.
+"""
+
+TEXT_NOTES = """\
+Text to text, {sentences} sentences in one call. Each engine in a new process
+for each of {runs} runs: seconds of the second call, median (least–most);
+seconds until the first result, with loading and all that is compiled; peak
+resident memory. "Same" is the share of translations that are those of the
+Translator. Both libraries search without length penalty, as their formulas
+differ, and CTranslate2 sorts by length and batches by tokens, with the fastest
+setting of those tried.
+"""
+
+
+def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
+    """Writes `decoding.md`, `.json` and `.png`.
+
+    Args:
+        results: What was measured, in seconds, by case and engine.
+        folder: Where to write.
+        titles: What to call each engine.
+        baseline: The engine that ratios are to.
+    """
+    names = [name for name in titles if _is_in_a_case(name, results)]
+    lines = [
+        "# Decoding speed",
+        "",
+        GRID_NOTES.format(
+            runs=results["options"]["runs"],
+            source=results["options"]["source_length"],
+        ),
+        *_about(results),
+        "## Milliseconds a step",
+        "",
+        *_table(
+            [*CASE_COLUMNS, "floor", *(titles[name] for name in names)],
+            (
+                [
+                    *_case_cells(case),
+                    _number(case["floor"]["floor_ms"]),
+                    *(_speed(case, name, baseline) for name in names),
+                ]
+                for case in results["cases"]
+            ),
+        ),
+        "## Settings, and targets that are those of our graph",
+        "",
+        "A setting is the fastest of those tried; float32 sums in another "
+        "order, and so may choose other tokens.",
+        "",
+        *_table(
+            [*CASE_COLUMNS, *(titles[name] for name in names)],
+            (
+                [
+                    *_case_cells(case),
+                    *(_setting_cell(case, name) for name in names),
+                ]
+                for case in results["cases"]
+            ),
+        ),
+    ]
+    _write(folder / "decoding", lines, results)
+    panels = {}
+    for case in results["cases"]:
+        panels.setdefault(f"{case['size']}, {case['search']}", []).append(
+            (f"batch {case['batch']}\n{case['length']} tokens", case["engines"])
+        )
+    draw_ratios(panels, folder / "decoding.png", titles, baseline)
+
+
+def write_text(results: dict, folder: Path, titles: dict, baseline: str):
+    """Writes `text.md`, `.json` and `.png`; arguments as `write_grid`."""
+    cells = []
+    for case in results["cases"]:
+        for name, engine in case["engines"].items():
+            seconds = np.array(engine["seconds"])
+            same = engine["same"]
+            cells.append(
+                [
+                    case["search"],
+                    titles[name],
+                    _spread(seconds),
+                    _number(results["num_sentences"] / np.median(seconds)),
+                    _ratio_cell(case["engines"], name, baseline),
+                    _number(np.median(engine["first_result_seconds"])),
+                    f"{np.median(engine['peak_bytes']) / 2**20:,.0f}",
+                    "" if same is None else f"{same:.1%}",
+                    _setting(engine["setting"]),
+                ]
+            )
+    lines = [
+        "# Translating text",
+        "",
+        TEXT_NOTES.format(
+            runs=results["options"]["runs"],
+            sentences=f"{results['num_sentences']:,}",
+        ),
+        *_about(results),
+        *_table(
+            [
+                "search",
+                "engine",
+                "seconds",
+                "sentences/s",
+                "ratio",
+                "first result, s",
+                "peak MiB",
+                "same",
+                "setting",
+            ],
+            cells,
+        ),
+    ]
+    _write(folder / "text", lines, results)
+    groups = [(case["search"], case["engines"]) for case in results["cases"]]
+    panels = {f"{results['num_sentences']:,} sentences": groups}
+    draw_ratios(panels, folder / "text.png", titles, baseline)
+
+
+def write_steps(results: dict, folder: Path):
+    """Writes `steps.json` and `.png`: time a step against position."""
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    for curve in results["curves"]:
+        x = np.array(curve["positions"])
+        ms = np.array(curve["ms_per_step"])  # (runs, positions)
+        label = f"{curve['size']}, {curve['title']}"
+        (line,) = axes.plot(x, np.median(ms, axis=0), marker="o", label=label)
+        axes.fill_between(
+            x, ms.min(axis=0), ms.max(axis=0), alpha=0.2, color=line.get_color()
+        )
+    axes.set_xlabel("position in the target, tokens")
+    axes.set_ylabel("milliseconds a step")
+    axes.set_ylim(bottom=0)
+    axes.set_title(
+        f"Greedy search, {results['batch']} sentences, room for "
+        f"{results['capacity']:,} tokens"
+    )
+    axes.legend()
+    _save(figure, folder / "steps.png")
+    _write_json(folder / "steps.json", results)
+
+
+def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
+    """Draws how fast each engine is beside the baseline.
+
+    Whiskers reach from the least to the most of the rounds.
+
+    Args:
+        panels: Title of each panel -> label and engines of each group of bars.
+        path: The PNG to write.
+        titles: What to call each engine.
+        baseline: The engine that ratios are to.
+    """
+    figure, all_axes = plt.subplots(
+        len(panels),
+        figsize=(12, 3.6 * len(panels)),
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, (title, groups) in zip(
+        all_axes[:, 0], panels.items(), strict=True
+    ):
+        _draw_bars(axes, groups, titles, baseline)
+        axes.set_title(title)
+        axes.axhline(1, color="black", linewidth=1)
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylabel(f"{titles[baseline]} = 1")
+        axes.legend(fontsize="small", ncols=3)
+    _save(figure, path)
+
+
+def _draw_bars(axes, groups, titles, baseline):
+    names = [
+        name
+        for name in titles
+        if name != baseline and any(name in engines for _, engines in groups)
+    ]
+    width = 0.8 / max(len(names), 1)
+    for place, name in enumerate(names):
+        # What the engine or the baseline lacks is an empty place.
+        ratios = [
+            _ratios(engines, name, baseline) or [np.nan]
+            for _, engines in groups
+        ]
+        medians = np.array([np.median(x) for x in ratios])
+        spread = [
+            medians - [min(x) for x in ratios],
+            [max(x) for x in ratios] - medians,
+        ]
+        x = np.arange(len(groups)) + (place - (len(names) - 1) / 2) * width
+        axes.bar(
+            x,
+            medians - 1,
+            width,
+            bottom=1,  # faster goes up, slower goes down
+            yerr=spread,
+            capsize=2,
+            label=titles[name],
+        )
+    axes.set_xticks(np.arange(len(groups)), [label for label, _ in groups])
+
+
+def _case_cells(case):
+    return [case["size"], case["search"], case["batch"], case["length"]]
+
+
+def _is_in_a_case(name, results):
+    return any(name in case["engines"] for case in results["cases"])
+
+
+def _ratios(engines, name, baseline):
+    """The baseline's time over the engine's, for each round."""
+    if name not in engines or baseline not in engines:
+        return []
+    return [
+        theirs / ours
+        for theirs, ours in zip(
+            engines[baseline]["seconds"], engines[name]["seconds"], strict=True
+        )
+    ]
+
+
+def _ratio_cell(engines, name, baseline):
+    ratios = _ratios(engines, name, baseline)
+    return f"{np.median(ratios):.2f}" if ratios else ""
+
+
+def _speed(case, name, baseline):
+    if name not in case["engines"]:
+        return ""
+    seconds = np.array(case["engines"][name]["seconds"])
+    ratio = _ratio_cell(case["engines"], name, baseline)
+    milliseconds = _spread(1000 * seconds / case["length"])
+    return f"{milliseconds} **{ratio}**" if ratio else milliseconds
+
+
+def _spread(values):
+    return (
+        f"{_number(np.median(values))} "
+        f"({_number(values.min())}–{_number(values.max())})"
+    )
+
+
+def _number(value):
+    """Three digits that count, without an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - int(np.floor(np.log10(value))) if value > 0 else 0
+    return f"{value:.{min(digits, 6)}f}"
+
+
+def _setting_cell(case, name):
+    if name not in case["engines"]:
+        return ""
+    engine = case["engines"][name]
+    parts = [_setting(engine["setting"])]
+    if engine["same"] is not None:
+        parts.append(f"{engine['same']:.0%}")
+    return ", ".join(part for part in parts if part)
+
+
+def _setting(setting):
+    """Such as `inter 2, intra 1`."""
+    return ", ".join(
+        f"{name.removesuffix('_threads').replace('_', ' ')} {value}"
+        for name, value in setting.items()
+    )
+
+
+def _about(results):
+    """The machine, the versions and what was left out."""
+    machine = results["machine"]
+    flags = [name for name, has in machine["flags"].items() if has]
+    lines = [
+        f"- {machine['cpu']}, {machine['cores']} cores "
+        f"({', '.join(flags) or 'none of AVX-512, VNNI, bfloat16'}), "
+        f"{machine['memory_gib']} GiB memory, {machine['system']}",
+        "- " + ", ".join(f"{k} {v}" for k, v in results["versions"].items()),
+    ]
+    if "ceilings" in results:
+        ceilings = results["ceilings"]
+        lines.append(
+            "- measured ceilings: float32 matrix product "
+            f"{ceilings['float32_per_second'] / 1e9:,.0f} GFLOP/s, memory read "
+            f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s"
+        )
+    for name, reason in results["skipped"].items():
+        lines.append(f"- left out: {name}, {reason}")
+    return [*lines, ""]
+
+
+def _table(header, rows):
+    return [
+        f"| {' | '.join(map(str, cells))} |"
+        for cells in (header, ["---"] * len(header), *rows)
+    ] + [""]
+
+
+def _write(path, lines, results):
+    text = "\n".join(lines).rstrip() + "\n"
+    path.with_suffix(".md").write_text(text, "utf-8")
+    _write_json(path.with_suffix(".json"), results)
+
+
+def _write_json(path, results):
+    text = json.dumps(results, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", "utf-8")
+
+
+def _save(figure, path):
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    plt.close(figure)

@@ -1,0 +1,321 @@
+"""One run of the benchmark: engines take turns, and results are written.
+
+Every engine runs in a process of its own, and so none waits for the threads
+of another or counts its memory. What they print goes to a file.
+"""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import tempfile
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import engines
+import machine
+import rich.console
+import steps
+import text_case
+from cases import SOURCE_LENGTH
+from cases import make_weights
+from rich.progress import MofNCompleteColumn
+from rich.progress import Progress
+from rich.progress import TextColumn
+from rich.progress import TimeElapsedColumn
+
+SENTENCES = 1_000  # of `--source`, at most
+REFERENCE = "graph"  # whose targets the others' are compared with
+LOG = "log.txt"
+
+console = rich.console.Console(stderr=True, highlight=False)
+
+
+class Worker:
+    """A process that stays, and runs functions one after the other."""
+
+    def __init__(self, log: Path):
+        self.executor = ProcessPoolExecutor(
+            1,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_print_to,
+            initargs=(log,),
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.executor.shutdown()
+
+    def __call__(self, function, *arguments):
+        return self.executor.submit(function, *arguments).result()
+
+
+class Run:
+    """One run of the command: what to measure, and what was.
+
+    Args:
+        output: Folder of the results.
+        registry: The engines by name.
+        names: Those to measure.
+        runs: How often.
+    """
+
+    def __init__(self, output: Path, registry: dict, names, runs: int):
+        if engines.missing(["matplotlib"]):
+            raise ImportError(
+                "The plots need matplotlib. `pip install matplotlib` installs "
+                "it."
+            )
+        self.output = output
+        self.registry = registry
+        self.titles = {name: registry[name].title for name in registry}
+        self.runs = runs
+        self.has_failed = False
+        self.results = {
+            "options": {"runs": runs, "source_length": SOURCE_LENGTH},
+            "machine": machine.describe(),
+            "versions": machine.versions(),
+            "skipped": {},
+            "cases": [],
+        }
+        self.names = [name for name in names if self._is_there(name)]
+
+    def measure_grid(self, cases):
+        """Measures every engine on every case."""
+        import report
+
+        calls = len(cases) * len(self.names) * (1 + self.runs)
+        with self._progress(calls) as progress:
+            for size, group in itertools.groupby(cases, lambda c: c.size):
+                with contextlib.ExitStack() as stack:
+                    sizes, meter, workers = self._start(stack, size)
+                    for case in group:
+                        self._measure_case(
+                            case, sizes, meter, workers, progress
+                        )
+                        report.write_grid(
+                            self.results,
+                            self.output,
+                            self.titles,
+                            engines.BASELINE,
+                        )
+
+    def measure_text(self, translator, source, searches):
+        """Measures every engine on the lines of a file."""
+        import report
+
+        lines = source.read_text("utf-8").splitlines()
+        texts = [line for line in lines if line.strip()][:SENTENCES]
+        if not texts:
+            raise ValueError(f"Text must not be empty. Received: {source}.")
+        self.results["options"]["source"] = source.name
+        self.results["num_sentences"] = len(texts)
+        calls = len(searches) * len(self.names) * (1 + self.runs)
+        with self._progress(calls) as progress:
+            for search in searches:
+                with tempfile.TemporaryDirectory() as folder:
+                    with Worker(self.output / LOG) as worker:
+                        worker(
+                            text_case.export, str(translator), search, folder
+                        )
+                    job = {"folder": folder, "search": search, "texts": texts}
+                    self._measure_texts(job, progress)
+                report.write_text(
+                    self.results,
+                    self.output,
+                    self.titles,
+                    text_case.BASELINE,
+                )
+
+    def measure_steps(self, sizes):
+        """Measures our steps at every position."""
+        import report
+
+        curves = []
+        with self._progress(2 * len(sizes)) as progress:
+            for size, jit_compile in itertools.product(sizes, (False, True)):
+                progress.label(f"{size}{', XLA' if jit_compile else ''}")
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    Worker(self.output / LOG) as worker,
+                ):
+                    worker(make_weights, size, folder)
+                    curve = worker(
+                        steps.measure, folder, size, jit_compile, self.runs
+                    )
+                curves.append(curve)
+                progress.advance()
+        del self.results["cases"], self.results["skipped"]
+        self.results |= {
+            "batch": steps.BATCH,
+            "capacity": steps.CAPACITY,
+            "curves": curves,
+        }
+        report.write_steps(self.results, self.output)
+
+    def _start(self, stack, size):
+        """Makes the weights of a size, and a process for each engine."""
+        log = self.output / LOG
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        meter = stack.enter_context(Worker(log))
+        sizes = meter(make_weights, size, folder)
+        if "ceilings" not in self.results:
+            self.results["ceilings"] = meter(machine.ceilings)
+        workers = {}
+        for name in self.names:
+            worker = stack.enter_context(Worker(log))
+            with self._failing(name, workers):
+                worker(engines.load, name, folder)
+                workers[name] = worker
+        return sizes, meter, workers
+
+    def _measure_case(self, case, sizes, meter, workers, progress):
+        progress.label(" ".join(map(str, case)))
+        rate = self.results["ceilings"]["float32_per_second"]
+        floor = meter(machine.floor, sizes, case, rate)
+        found = {}
+        for name, worker in list(workers.items()):
+            with self._failing(name, workers):
+                found[name] = worker(engines.prepare, case) | {"seconds": []}
+            progress.advance()
+        for name in _in_turn(found, self.runs):
+            if name in workers:
+                with self._failing(name, workers):
+                    found[name]["seconds"].append(
+                        workers[name](engines.measure)
+                    )
+            progress.advance()
+        found = {name: found[name] for name in found if name in workers}
+        for name in found:
+            if not self.registry[name].has_same_weights:
+                found[name]["target_ids"] = None
+        _compare(found, "target_ids", REFERENCE)
+        self.results["cases"].append(
+            {**case._asdict(), "floor": floor, "engines": found}
+        )
+
+    def _measure_texts(self, job, progress):
+        keys = ("seconds", "first_result_seconds", "peak_bytes")
+        alive = dict.fromkeys(self.names)
+        found = {}
+        with open(self.output / LOG, "a", encoding="utf-8") as log:
+            for name in self.names:
+                progress.label(f"{job['search']}: settings of {name}")
+                with self._failing(name, alive):
+                    setting = self._best_setting(log, name, job)
+                    found[name] = {"setting": setting, **{k: [] for k in keys}}
+                progress.advance()
+            for name in _in_turn(found, self.runs):
+                progress.label(f"{job['search']}: {name}")
+                if name in alive:
+                    with self._failing(name, alive):
+                        measured = text_case.measure_elsewhere(
+                            log,
+                            name=name,
+                            setting=found[name]["setting"],
+                            **job,
+                        )
+                        for key in keys:
+                            found[name][key].append(measured[key])
+                        found[name]["translations"] = measured["translations"]
+                progress.advance()
+        found = {name: found[name] for name in found if name in alive}
+        _compare(found, "translations", text_case.REFERENCE)
+        self.results["cases"].append(
+            {"search": job["search"], "engines": found}
+        )
+
+    def _best_setting(self, log, name, job):
+        settings = text_case.ENGINES[name].settings()
+        if len(settings) == 1:
+            return settings[0]
+        return min(
+            settings,
+            key=lambda setting: text_case.measure_elsewhere(
+                log, name=name, setting=setting, **job
+            )["seconds"],
+        )
+
+    def _is_there(self, name):
+        absent = engines.missing(self.registry[name].needs)
+        if absent:
+            title = self.titles[name]
+            reason = f"not installed; pip install {' '.join(absent)}"
+            self.results["skipped"][title] = reason
+            console.print(f"Left out: {title}, {reason}")
+        return not absent
+
+    @contextlib.contextmanager
+    def _failing(self, name, workers):
+        """Goes on without an engine that fails, hours into a run."""
+        try:
+            yield
+        except Exception as error:
+            log = self.output / LOG
+            with open(log, "a", encoding="utf-8") as file:
+                file.write(
+                    f"{name}:\n{''.join(traceback.format_exception(error))}"
+                )
+            reason = " ".join(f"failed, see {LOG}: {error}".split())
+            console.print(f"{self.titles[name]} {reason}")
+            self.results["skipped"][self.titles[name]] = reason
+            self.has_failed = True
+            workers.pop(name, None)
+
+    @contextlib.contextmanager
+    def _progress(self, total):
+        columns = (
+            TextColumn("{task.description}"),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console) as bar:
+            yield _Task(bar, bar.add_task("", total=total))
+        console.print(f"Results in {self.output}")
+
+
+class _Task:
+    """The one line of progress."""
+
+    def __init__(self, bar, task):
+        self.bar = bar
+        self.task = task
+
+    def label(self, text):
+        self.bar.update(self.task, description=text)
+
+    def advance(self):
+        self.bar.advance(self.task)
+
+
+def _in_turn(names, runs):
+    """Every name once a round; each round begins with another one.
+
+    So no engine always follows the same one, and a machine that slows down
+    slows down all.
+    """
+    names = list(names)
+    for number in range(runs):
+        shift = number % max(len(names), 1)
+        yield from names[shift:] + names[:shift]
+
+
+def _compare(found, key, reference):
+    """Replaces targets by the share of those that are the reference's."""
+    targets = {name: found[name].pop(key) for name in found}
+    expected = targets.get(reference)
+    for name, received in targets.items():
+        found[name]["same"] = None
+        if expected and received:
+            equal = [a == b for a, b in zip(expected, received, strict=True)]
+            found[name]["same"] = sum(equal) / len(equal)
+
+
+def _print_to(log):
+    """Sends what a process prints to a file, from libraries in C++ too."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)

@@ -1,0 +1,226 @@
+"""Real sentences, text to text: what a user of each engine waits for.
+
+Each engine is one class: made from a folder of `export`, its `translate` takes
+and gives a list of strings. Every measurement has a process of its own, which
+runs this file and imports nothing but what its engine needs.
+"""
+
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from cases import search_of
+from cases import thread_settings
+from cases import width_of
+
+# Batches that CTranslate2 may take, in source tokens; its documentation
+# suggests 1,024 to 2,048, and more suits some models.
+BATCH_TOKENS = (1024, 2048, 4096)
+
+# Most target tokens beyond those of the source, section 6.1; ours has the same
+# limit, and to import it from there would take memory from the engine.
+EXTRA_LENGTH = 50
+
+
+def export(translator_folder: str, search: str, folder: str):
+    """Writes the translator in every format, with that search."""
+    import keras_transformer as kt
+
+    translator = kt.Translator.load(translator_folder)
+    translator.search = search_of(search)
+    translator.save(os.path.join(folder, "translator"))
+    translator.export_saved_model(os.path.join(folder, "saved_model"))
+    if importlib.util.find_spec("ctranslate2"):
+        translator.export_ctranslate2(os.path.join(folder, "ctranslate2"))
+
+
+class OurTranslator:
+    """The Translator in Python."""
+
+    title = "Translator"
+    needs = ()
+    jit_compile = False
+
+    def __init__(self, folder, search):
+        import keras_transformer as kt
+
+        path = os.path.join(folder, "translator")
+        self.translator = kt.Translator.load(path)
+
+    @staticmethod
+    def settings():
+        return [{}]
+
+    def translate(self, texts):
+        return self.translator(texts, jit_compile=self.jit_compile)
+
+
+class OurTranslatorXla(OurTranslator):
+    """The Translator, compiled with XLA."""
+
+    title = "Translator, XLA"
+    jit_compile = True
+
+
+class OurSavedModel:
+    """The SavedModel, in a process that does not import this library."""
+
+    title = "SavedModel"
+    needs = ()
+    signature = "serving_default"
+
+    def __init__(self, folder, search):
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  (registers operations)
+
+        path = os.path.join(folder, "saved_model")
+        self.loaded = tf.saved_model.load(path)
+        self.serve = self.loaded.signatures[self.signature]
+
+    @staticmethod
+    def settings():
+        return [{}]
+
+    def translate(self, texts):
+        import tensorflow as tf
+
+        translations = self.serve(text=tf.constant(texts))["translation"]
+        return [text.decode() for text in translations.numpy()]
+
+
+class OurSavedModelXla(OurSavedModel):
+    """Its signature that is compiled with XLA."""
+
+    title = "SavedModel, XLA"
+    signature = "translate_compiled"
+
+
+class CTranslate2:
+    """CTranslate2, with SentencePiece before and after."""
+
+    title = "CTranslate2 float32"
+    needs = ("ctranslate2",)
+    compute_type = "float32"
+
+    def __init__(self, folder, search, max_batch_size, **threads):
+        import ctranslate2
+        import sentencepiece
+
+        folder = os.path.join(folder, "ctranslate2")
+        self.width = width_of(search)
+        self.max_batch_size = max_batch_size
+        self.source, self.target = (
+            sentencepiece.SentencePieceProcessor(
+                os.path.join(folder, f"{side}.spm")
+            )
+            for side in ("source", "target")
+        )
+        self.translator = ctranslate2.Translator(
+            folder, compute_type=self.compute_type, **threads
+        )
+
+    @staticmethod
+    def settings():
+        return [
+            {**threads, "max_batch_size": tokens}
+            for threads in thread_settings(batch=max(BATCH_TOKENS))
+            for tokens in BATCH_TOKENS
+        ]
+
+    def translate(self, texts):
+        pieces = self.source.encode(texts, out_type=str)
+        results = self.translator.translate_batch(
+            pieces,
+            max_batch_size=self.max_batch_size,
+            batch_type="tokens",
+            beam_size=self.width,
+            patience=1,
+            length_penalty=0,
+            min_decoding_length=0,
+            # Ours limits each target by its source, this all by the longest.
+            max_decoding_length=max(map(len, pieces)) + 1 + EXTRA_LENGTH,
+        )
+        return self.target.decode([one.hypotheses[0] for one in results])
+
+
+class CTranslate2Int8(CTranslate2):
+    """The same, its weights quantised to 8 bits."""
+
+    title = "CTranslate2 int8"
+    compute_type = "int8"
+
+
+ENGINES = {
+    "translator": OurTranslator,
+    "translator-xla": OurTranslatorXla,
+    "saved-model": OurSavedModel,
+    "saved-model-xla": OurSavedModelXla,
+    "ct2-float32": CTranslate2,
+    "ct2-int8": CTranslate2Int8,
+}
+REFERENCE = "translator"
+BASELINE = "ct2-float32"
+
+
+def measure(
+    name: str, folder: str, search: str, texts: list[str], setting: dict
+) -> dict:
+    """Translates twice in this process, which must be a new one.
+
+    Returns:
+        Seconds until the first result, seconds of the second call, peak
+        resident memory in bytes, and the translations.
+    """
+    start = time.perf_counter()
+    engine = ENGINES[name](folder, search, **setting)
+    engine.translate(texts)
+    first_result_seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    translations = engine.translate(texts)
+    return {
+        "seconds": time.perf_counter() - start,
+        "first_result_seconds": first_result_seconds,
+        "peak_bytes": peak_bytes(),
+        "translations": translations,
+    }
+
+
+def measure_elsewhere(log, **job) -> dict:
+    """Runs `measure` in a new process; what it prints goes to `log`."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        process = subprocess.run(
+            [sys.executable, __file__, result],
+            input=json.dumps(job),
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
+        if process.returncode:
+            raise RuntimeError(
+                f"its process ended with code {process.returncode}"
+            )
+        return json.loads(result.read_text("utf-8"))
+
+
+def peak_bytes() -> int:
+    """Most resident memory that this process has had."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text("utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    # On Linux this would count the process that started this one too.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+if __name__ == "__main__":
+    measured = measure(**json.load(sys.stdin))
+    Path(sys.argv[1]).write_text(json.dumps(measured), "utf-8")

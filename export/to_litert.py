@@ -1,0 +1,31 @@
+"""Writes a translator's folder as a LiteRT file and shows that it translates.
+
+    python export/to_litert.py runs/en-de en-de.tflite int8 "A sentence."
+
+The same as `keras-transformer export --format litert`, as a program to start
+from. The third argument is float32, float16 or int8.
+"""
+
+import sys
+
+import keras_transformer as kt
+
+
+def main(folder, output, weights, *texts):
+    """Exports, loads what was written, and prints both translations."""
+    translator = kt.Translator.load(folder)
+    translator.export_litert(
+        output, quantization=None if weights == "float32" else weights
+    )
+    exported = kt.LiteRTTranslator(output)(texts)
+    for text, expected, found in zip(
+        texts, translator(texts), exported, strict=True
+    ):
+        same = "" if found == expected else f" (the translator: {expected})"
+        print(f"{text}\n-> {found}{same}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

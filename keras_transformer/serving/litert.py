@@ -1,0 +1,305 @@
+"""LiteRT: one file that takes and returns strings on small machines."""
+
+import os
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+from tensorflow.lite.python import schema_py_generated as schema
+from tensorflow.python.framework import convert_to_constants
+
+from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_choice
+from keras_transformer.serving.saved_model import TranslationGraph
+
+QUANTIZATIONS = (None, "float16", "int8")
+
+# How the operations of tensorflow-text are called.
+TEXT = "TFText>"
+
+
+def export_litert(
+    translator,
+    path,
+    quantization: str | None = None,
+    text: bool = True,
+    overwrite: bool = False,
+):
+    """Writes a LiteRT file that runs with built-in operations alone.
+
+    Signatures, which share their weights:
+
+    - `translate_text`: `text` string `(1,)` -> `translation` string `(1,)`,
+      `score` float32 `(1,)`. One text, as LiteRT joins pieces to one string
+      only. Needs the operations of tensorflow-text.
+    - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32 `(B,
+      T)`, `score` float32 `(B,)`.
+    - `encode`: `source_ids` -> `encoded_keys` and `encoded_values` float32
+      `(L, B, N, S, H)`, one of the `L` layers after another.
+    - `decode_step`: `token_ids` int32 `(B,)`, `position` int32 `(1,)`,
+      `source_ids`, what `encode` gave, and the `keys` and `values` so far,
+      float32 `(L, B, N, T, H)`, zeros at first -> `logits` float32 `(B, V)`
+      of the tokens that follow, `keys` and `values`. For programs that search
+      in a way of their own.
+    - `tokenizers`: `start` int32 `(1,)` -> `source_model` and `target_model`
+      uint8, the SentencePiece models from that byte, and `is_fast`, whether
+      translations are joined as tensorflow-text's fast operation does.
+
+    A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
+    and leaves `translate_text` out.
+
+    Args:
+        translator: A `Translator`.
+        path: The file.
+        quantization: `None` for float32 weights, `"float16"`, or `"int8"`
+            (dynamic range: products are computed in integers).
+        text: Whether to write `translate_text`.
+        overwrite: Whether to replace a file that is there.
+
+    Raises:
+        FileExistsError: If there is such a file, unless `overwrite`.
+        RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If there is no such quantization, or `text` is asked for
+            with tokenizers that LiteRT cannot run.
+    """
+    check_choice(QUANTIZATIONS, quantization=quantization)
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "A LiteRT file can be exported with the TensorFlow backend only. "
+            f"Received: backend {keras.backend.backend()!r}. Start Python "
+            "with KERAS_BACKEND=tensorflow."
+        )
+    if text:
+        _check_tokenizers(translator)
+    check_absent(path, overwrite)
+    if os.path.isdir(path):
+        raise FileExistsError(f"{os.fspath(path)!r} is a folder.")
+    text = text and translator.search.num_hypotheses == 1
+    signatures, module = _LiteRTGraph(translator).signatures(text)
+    content = _converted(module, signatures, quantization)
+    _check_operations(content)
+    write_file(path, content)
+
+
+def converted(function, *specs, quantization: str | None = None) -> bytes:
+    """Makes a LiteRT model of one function.
+
+    Args:
+        function: Function of tensors to a dictionary of tensors.
+        *specs: `tf.TensorSpec` of each argument, with its name.
+        quantization: As for `export_litert`.
+    """
+    module = tf.Module()
+    module.function = frozen = _frozen(function, *specs)
+    signatures = {"serving_default": tf.function(frozen, input_signature=specs)}
+    return _converted(module, signatures, quantization)
+
+
+def _converted(module, signatures, quantization):
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures=signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            folder, signature_keys=list(signatures)
+        )
+        # Those of tensorflow-text; others are an error of their own later.
+        converter.allow_custom_ops = True
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        if quantization is not None:
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantization == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        return converter.convert()
+
+
+def _check_tokenizers(translator):
+    for tokenizer in (translator.tokenizer, translator.target_tokenizer):
+        if not _is_fast(tokenizer):
+            raise ValueError(
+                "`text` must be False for this tokenizer: LiteRT splits text "
+                "by unigram models without byte fallback only. Received: "
+                "text=True. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
+                " takes and returns strings all the same."
+            )
+
+
+def _is_fast(tokenizer):
+    return tokenizer.is_unigram and not tokenizer.has_byte_fallback
+
+
+def operations(content: bytes) -> list[str]:
+    """Lists the operations of a LiteRT file that are not built in."""
+    model = schema.Model.GetRootAsModel(content)
+    names = [
+        model.OperatorCodes(index).CustomCode()
+        for index in range(model.OperatorCodesLength())
+    ]
+    return sorted({name.decode() for name in names if name})
+
+
+def _check_operations(content):
+    strange = [
+        name for name in operations(content) if not name.startswith(TEXT)
+    ]
+    if strange:
+        raise RuntimeError(
+            "A LiteRT file must have built-in operations and those of "
+            f"tensorflow-text alone. Received: {', '.join(strange)}. This is "
+            "an error of keras-transformer; please report it."
+        )
+
+
+class _LiteRTGraph:
+    """The functions of the file, with constants for weights.
+
+    Constants, because LiteRT cannot read a variable inside of a loop.
+    """
+
+    def __init__(self, translator):
+        self.translator = translator
+        self.model = translator.model
+        self.text_graph = TranslationGraph(translator)
+
+    def signatures(self, text):
+        """Makes the functions, and a module that holds what they need."""
+        ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+        module = tf.Module()
+        module.translate_ids = translate_ids = _frozen(self._translate_ids, ids)
+        module.encode = encode = _frozen(self._encode, ids)
+        module.decode_step = decode_step = _frozen(
+            self._decode_step, *self._step_specs()
+        )
+        functions = {
+            "translate_ids": (translate_ids, [ids]),
+            "encode": (encode, [ids]),
+            "decode_step": (decode_step, self._step_specs()),
+            "tokenizers": (
+                self._tokenizers,
+                [tf.TensorSpec([1], tf.int32, name="start")],
+            ),
+        }
+        if text:
+            functions["translate_text"] = (
+                self._translate_text(translate_ids),
+                [tf.TensorSpec([1], tf.string, name="text")],
+            )
+        module.text_graph = self.text_graph
+        signatures = {
+            name: tf.function(function, input_signature=specs)
+            for name, (function, specs) in functions.items()
+        }
+        return signatures, module
+
+    def _translate_ids(self, source_ids):
+        found = self.model.search(source_ids, self.translator.search)
+        target_ids, scores = found.target_ids, found.scores
+        if self.translator.search.num_hypotheses == 1:
+            target_ids, scores = target_ids[:, 0], scores[:, 0]
+        return {"target_ids": target_ids, "score": scores}
+
+    def _translate_text(self, translate_ids):
+        """Translates one text: of one, ragged ids are a vector."""
+        graph = self.text_graph
+        end_token_id = self.translator.tokenizer.end_token_id
+
+        def translate_text(text):
+            pieces = graph.source_tokenizer.encode(text).flat_values
+            # Empty text has no end token, only padding.
+            end = tf.where(tf.size(pieces) > 0, end_token_id, 0)
+            source_ids = tf.concat([pieces, tf.reshape(end, [1])], axis=0)
+            result = translate_ids(tf.expand_dims(source_ids, 0))
+            target_ids = result["target_ids"][0]
+            is_content = (target_ids != 0) & (target_ids != end_token_id)
+            length = tf.reduce_sum(tf.cast(is_content, tf.int32))
+            target = tf.RaggedTensor.from_row_lengths(
+                target_ids[:length], tf.reshape(length, [1]), validate=False
+            )
+            return {
+                "translation": graph.target_tokenizer.operations.detokenize(
+                    target
+                ),
+                "score": result["score"],
+            }
+
+        return translate_text
+
+    def _encode(self, source_ids):
+        cache = self.model.decoder.encoded_cache(self.model.encode(source_ids))
+        return {
+            "encoded_keys": tf.stack([keys for keys, _ in cache]),
+            "encoded_values": tf.stack([values for _, values in cache]),
+        }
+
+    def _decode_step(
+        self,
+        token_ids,
+        position,
+        source_ids,
+        encoded_keys,
+        encoded_values,
+        keys,
+        values,
+    ):
+        logits, cache = self.model.decode_step(
+            token_ids[:, tf.newaxis],
+            position[0],
+            _pairs(keys, values),
+            _pairs(encoded_keys, encoded_values),
+            ops.not_equal(source_ids, 0),
+        )
+        return {
+            "logits": logits[:, 0],
+            "keys": tf.stack([keys for keys, _ in cache]),
+            "values": tf.stack([values for _, values in cache]),
+        }
+
+    def _step_specs(self):
+        layer = self.model.decoder.layers[0]
+        dtype = self.model.compute_dtype
+
+        def cache(name, head_dim):
+            shape = [self.model.num_layers, None, self.model.num_heads]
+            return tf.TensorSpec([*shape, None, head_dim], dtype, name=name)
+
+        return [
+            tf.TensorSpec([None], tf.int32, name="token_ids"),
+            tf.TensorSpec([1], tf.int32, name="position"),
+            tf.TensorSpec([None, None], tf.int32, name="source_ids"),
+            cache("encoded_keys", layer.key_dim),
+            cache("encoded_values", layer.value_dim),
+            cache("keys", layer.key_dim),
+            cache("values", layer.value_dim),
+        ]
+
+    def _tokenizers(self, start):
+        target = self.translator.target_tokenizer
+        models = {
+            "source_model": self.translator.tokenizer.model,
+            "target_model": target.model,
+            "is_fast": bytes([_is_fast(target)]),
+        }
+        return {
+            name: tf.slice(np.frombuffer(model, "uint8"), start, [-1])
+            for name, model in models.items()
+        }
+
+
+def _pairs(keys, values):
+    return list(zip(tf.unstack(keys), tf.unstack(values), strict=True))
+
+
+def _frozen(function, *specs):
+    """Traces a function and puts constants for its variables."""
+    traced = tf.function(function).get_concrete_function(*specs)
+    frozen = convert_to_constants.convert_variables_to_constants_v2(
+        traced, lower_control_flow=False
+    )
+    names = sorted(traced.structured_outputs)
+
+    def call(*arguments):
+        return dict(zip(names, frozen(*arguments), strict=True))
+
+    call.frozen = frozen
+    return call

@@ -1,0 +1,264 @@
+"""A LiteRT file says what the translator says here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.serving import litert
+
+interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+
+ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
+GERMAN = ["Katze sieht Hund", "Henne sieht Fuchs", "der Hund"] * 9
+TEXTS = [
+    "the cat sees the dog",
+    "",
+    "fox",
+    "the hen 😀 sees 👩\u200d👧 the fox",
+    "مرحبا بالعالم the cat",
+    "the dog sees the hen " * 20,
+]
+SEARCHES = {
+    "greedy": kt.GreedySearch(),
+    "beam best 2": kt.BeamSearch(width=3, num_hypotheses=2),
+}
+
+# A conversion leaves memory behind: it runs in a process of its own.
+EXPORT = """
+import json, sys
+import keras_transformer as kt
+from keras_transformer.serving.litert import export_litert
+for folder, path, options in json.load(sys.stdin):
+    export_litert(kt.Translator.load(folder), path, **options)
+"""
+# All that a program needs that translates text in the file.
+TRANSLATE_TEXT = """
+import json, sys
+import numpy as np
+import tensorflow_text
+from tensorflow_text.core.pybinds import tflite_registrar
+from ai_edge_litert.interpreter import InterpreterWithCustomOps
+loaded = InterpreterWithCustomOps(
+    model_path=sys.argv[1],
+    custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS,
+)
+run = loaded.get_signature_runner("translate_text")
+results = [
+    run(text=np.array([text.encode()], dtype=object))["translation"][0].decode()
+    for text in json.load(sys.stdin)
+]
+json.dump(results, sys.stdout)
+"""
+WITHOUT_TENSORFLOW = """
+import sys
+import keras_transformer as kt
+translate = kt.LiteRTTranslator(sys.argv[1])
+assert len(translate(["the cat", ""])) == 2
+assert not {"tensorflow", "keras", "jax"} & set(sys.modules)
+"""
+
+
+def python(code, *arguments, stdin=None):
+    process = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        input=json.dumps(stdin),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return process.stdout
+
+
+def make_translator(search, model_type="unigram", **options):
+    tokenizer = kt.Tokenizer.train(
+        ENGLISH + GERMAN,
+        vocabulary_size=31,
+        model_type=model_type,
+        verbose=0,
+    )
+    model = kt.Transformer(
+        tokenizer.vocabulary_size,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        **options,
+    )
+    for variable in model.trainable_variables:
+        if variable.ndim == 2:  # prefers some token clearly
+            variable.assign(3 * variable.numpy())
+    return kt.Translator(model, tokenizer, search=search)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Translators and their files."""
+    folder = tmp_path_factory.mktemp("litert")
+    translators = {
+        name: make_translator(search) for name, search in SEARCHES.items()
+    }
+    translators["bpe"] = make_translator(
+        kt.GreedySearch(), "bpe", normalize_first=True, tie_output=False
+    )
+    exports = []
+    for name, translator in translators.items():
+        translator.save(folder / name)
+        options = {"text": name != "bpe"}
+        exports.append((str(folder / name), f"{folder / name}.tflite", options))
+    for quantization in ("float16", "int8"):
+        path = folder / f"{quantization}.tflite"
+        options = {"quantization": quantization}
+        exports.append((str(folder / "greedy"), str(path), options))
+    python(EXPORT, stdin=exports)
+    return folder, translators
+
+
+@pytest.mark.parametrize("name", [*SEARCHES, "bpe"])
+def test_texts_are_translated_as_by_the_translator(exported, name):
+    folder, translators = exported
+    run = kt.LiteRTTranslator(folder / f"{name}.tflite")
+    translations, scores = run(TEXTS, return_scores=True)
+    expected, expected_scores = translators[name](TEXTS, return_scores=True)
+    assert translations == expected
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-3)
+    assert run([]) == []
+
+
+def test_text_inside_the_file_is_the_same(exported):
+    folder, translators = exported
+    found = python(TRANSLATE_TEXT, folder / "greedy.tflite", stdin=TEXTS)
+    assert json.loads(found) == translators["greedy"](TEXTS)
+
+
+@pytest.mark.parametrize("quantization", ["float16", "int8"])
+def test_smaller_weights_say_nearly_the_same(exported, quantization):
+    folder, translators = exported
+    run = kt.LiteRTTranslator(folder / f"{quantization}.tflite")
+    translations = run(TEXTS)
+    expected = translators["greedy"](TEXTS)
+    assert np.mean(np.array(translations) == np.array(expected)) >= 0.5
+
+
+def test_files_hold_built_in_operations_and_those_on_text(exported):
+    folder, _ = exported
+    for path in folder.glob("*.tflite"):
+        names = litert.operations(path.read_bytes())
+        assert all(name.startswith("TFText>") for name in names)
+        assert bool(names) == (path.stem not in ("bpe", "beam best 2"))
+
+
+def test_signatures(exported):
+    folder, _ = exported
+    loaded = interpreter.Interpreter(str(folder / "bpe.tflite"))
+    signatures = loaded.get_signature_list()
+    assert set(signatures) == {
+        "translate_ids",
+        "encode",
+        "decode_step",
+        "tokenizers",
+    }
+    assert set(signatures["decode_step"]["inputs"]) == {
+        *("token_ids", "position", "source_ids", "keys", "values"),
+        *("encoded_keys", "encoded_values"),
+    }
+
+
+def test_a_host_can_drive_the_loop(exported):
+    folder, translators = exported
+    model = translators["greedy"].model
+    source_ids = np.array([[4, 9, 11, 3], [5, 3, 0, 0]], "int32")
+    max_length = 6
+    expected, _ = model.generate(source_ids, max_length=max_length)
+    loaded = interpreter.Interpreter(str(folder / "greedy.tflite"))
+    encode = loaded.get_signature_runner("encode")
+    step = loaded.get_signature_runner("decode_step")
+    state = {
+        name: np.zeros((2, 2, 2, max_length, 8), "float32")
+        for name in ("keys", "values")
+    }
+    encoded = encode(source_ids=source_ids)
+    token_ids, rows = np.full(2, 2, "int32"), []
+    for position in range(max_length):
+        state = step(
+            token_ids=token_ids,
+            position=np.array([position], "int32"),
+            source_ids=source_ids,
+            **encoded,
+            **state,
+        )
+        logits = state.pop("logits")
+        logits[:, [0, 2]] = -np.inf
+        token_ids = logits.argmax(axis=1).astype("int32")
+        rows.append(token_ids)
+    for row, ids in enumerate(np.stack(rows, axis=1)):
+        length = (expected[row] != 0).sum()
+        assert ids[:length].tolist() == expected[row, :length].tolist()
+
+
+def test_runner_needs_no_tensorflow(exported):
+    folder, _ = exported
+    python(WITHOUT_TENSORFLOW, folder / "greedy.tflite")
+
+
+def test_bpe_text_is_refused_with_a_way_out(exported, tmp_path):
+    _, translators = exported
+    with pytest.raises(ValueError, match=r"unigram models.*`text=False`"):
+        translators["bpe"].export_litert(tmp_path / "x.tflite")
+    assert os.listdir(tmp_path) == []
+
+
+def test_quantization_is_one_of_three(exported, tmp_path):
+    _, translators = exported
+    with pytest.raises(ValueError, match="`quantization` must be one of None"):
+        translators["greedy"].export_litert(tmp_path / "x", "int4")
+
+
+def test_existing_file_is_left_untouched(exported, tmp_path):
+    _, translators = exported
+    path = tmp_path / "x.tflite"
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match="nothing in it was touched"):
+        translators["greedy"].export_litert(path)
+    assert path.read_text() == "precious"
+
+
+def test_an_export_that_fails_leaves_nothing(exported, tmp_path, monkeypatch):
+    _, translators = exported
+
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    converter = litert.tf.lite.TFLiteConverter
+    monkeypatch.setattr(converter, "from_saved_model", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        translators["greedy"].export_litert(tmp_path / "x.tflite")
+    assert os.listdir(tmp_path) == []
+
+
+def test_files_that_cannot_be_run_are_named(exported, tmp_path):
+    folder, _ = exported
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        kt.LiteRTTranslator(tmp_path / "missing.tflite")
+    path = tmp_path / "x.tflite"
+    for content in (b"", b"not a model at all"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="must be a LiteRT model"):
+            kt.LiteRTTranslator(path)
+    whole = (folder / "greedy.tflite").read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="LiteRT model is damaged"):
+        kt.LiteRTTranslator(path)
+
+
+def test_texts_are_a_sequence_of_strings(exported):
+    folder, _ = exported
+    run = kt.LiteRTTranslator(folder / "greedy.tflite")
+    for texts in ("the cat", [1], [None]):
+        with pytest.raises(TypeError, match="must be a sequence of strings"):
+            run(texts)
