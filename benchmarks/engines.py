@@ -31,6 +31,15 @@ SETTLE_SECONDS = 0.3
 CALIBRATION_LENGTH = 24
 
 
+def forced(source_ids, lengths):
+    """Inputs of `Decode` for targets of exactly these lengths."""
+    return {
+        "source_ids": source_ids,
+        "min_lengths": lengths,
+        "max_lengths": lengths,
+    }
+
+
 class Graph:
     """Our search as a TensorFlow graph, as in the SavedModel."""
 
@@ -50,19 +59,16 @@ class Graph:
     def prepare(self, case):
         import tensorflow as tf
 
+        from keras_transformer.decoding import Decode
+
         search = search_of(case.search)
 
         # As in the SavedModel, the graph does not know the shape.
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
         def decode(source_ids):
             lengths = tf.fill([tf.shape(source_ids)[0]], case.length)
-            return self.model.search(
-                source_ids,
-                search,
-                min_lengths=lengths,
-                max_lengths=lengths,
-                capacity=case.length,
-            ).target_ids
+            decode = Decode(self.model, search, capacity=case.length)
+            return decode.in_segments(forced(source_ids, lengths)).target_ids
 
         source_ids = tf.constant(sources(case))
         return lambda: decode(source_ids).numpy()[:, 0]
@@ -84,6 +90,7 @@ class Xla(Graph):
             search=search,
             min_length=case.length,
             max_length=case.length,
+            return_scores=False,
             jit_compile=True,
         )[0]
 
@@ -120,22 +127,20 @@ class LiteRT(Graph):
         if name not in self.contents:
             import tensorflow as tf
 
+            from keras_transformer.decoding import Decode
             from keras_transformer.serving.litert import converted
 
             search = search_of(name)
 
-            def decode(source_ids, lengths):
-                found = self.model.search(
-                    source_ids,
-                    search,
-                    min_lengths=lengths,
-                    max_lengths=lengths,
-                    capacity=tf.reduce_max(lengths),
+            def decoded(source_ids, lengths):
+                decode = Decode(
+                    self.model, search, capacity=tf.reduce_max(lengths)
                 )
+                found = decode.in_segments(forced(source_ids, lengths))
                 return {"target_ids": found.target_ids}
 
             self.contents[name] = converted(
-                decode,
+                decoded,
                 tf.TensorSpec([None, None], tf.int32, name="source_ids"),
                 tf.TensorSpec([None], tf.int32, name="lengths"),
                 quantization=self.quantization,

@@ -418,8 +418,8 @@ class Decoder(keras.layers.Layer):
             cache: From `start_cache`, or the step before.
             encoded_cache: From `encoded_cache`.
             encoded_mask: Bool tensor of shape `(B, S)`.
-            ancestry: Int32 tensor `(B, W, L)`, in which slot each hypothesis
-                was at each position up to this one. Not needed for one slot.
+            ancestry: Int32 tensor `(B, W, L)` or longer, in which slot each
+                hypothesis is at each position. Not needed for one slot.
 
         Returns:
             Float tensor of shape `(B, W, D)` and the cache for the next step.
@@ -471,6 +471,7 @@ def _visible(position, max_length, width, ancestry):
     if ancestry is None:
         return ops.reshape(so_far, (1, 1, -1))
     slots = ops.arange(width, dtype="int32")
+    ancestry = ancestry[:, :, :max_length]
     own = ops.equal(ops.expand_dims(ancestry, 3), slots)  # (B, W, L, W)
     own = ops.logical_and(own, ops.expand_dims(so_far, 1))
     return ops.reshape(own, (-1, width, max_length * width))

@@ -6,21 +6,24 @@ from keras import ops
 
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
+from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
+from keras_transformer.decoding import EXTRA_LENGTH
+from keras_transformer.decoding import Decode
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
+from keras_transformer.functions import Functions
+from keras_transformer.functions import jit
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
-from keras_transformer.search import Problem
 from keras_transformer.search import Search
 from keras_transformer.search import log_normalizer
-from keras_transformer.search import seeds_of
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -53,9 +56,6 @@ PRESETS = {
 
 # What may be passed to `fit` by mistake in place of a dictionary.
 ARRAYS = (dict, list, tuple, np.ndarray)
-
-# Section 6.1: the output may be so much longer than the input, in tokens.
-EXTRA_LENGTH = 50
 
 # Compiled searches have sources and targets of a multiple of it, in tokens.
 LENGTH_STEP = 16
@@ -248,7 +248,7 @@ class Transformer(keras.Model):
                 name="output_projection",
                 **common,
             )
-        self._functions = _Functions(self)
+        self._functions = Functions(self)
         self.build()
 
     @classmethod
@@ -381,10 +381,10 @@ class Transformer(keras.Model):
         target_prefix_ids=None,
         capacity=None,
     ) -> Hypotheses:
-        """Translates tensors of ids; the graph behind `generate`.
+        """Translates tensors of ids in one loop.
 
-        For use inside a `tf.function`, an export or a Keras model; `generate`
-        checks, compiles and returns arrays.
+        For use inside a compiled function or a Keras model; `generate` checks,
+        compiles, drops sentences as they finish, and returns arrays.
 
         Args:
             source_ids: Int32 tensor `(B, S)`.
@@ -401,47 +401,14 @@ class Transformer(keras.Model):
             tokens `(B, W, T)`, `T` the capacity.
         """
         search = GreedySearch() if search is None else search
-        source_ids = ops.cast(source_ids, "int32")
-        encoded_mask = padding_mask(source_ids)
-        lengths = ops.sum(ops.cast(encoded_mask, "int32"), axis=1)  # (B,)
-        if max_lengths is None:
-            capacity = ops.shape(source_ids)[1] + EXTRA_LENGTH
-            max_lengths = lengths + EXTRA_LENGTH
-        if self.max_length is not None:
-            max_lengths = ops.minimum(max_lengths, self.max_length)
-        # An empty source has an empty target.
-        max_lengths = ops.where(lengths > 0, max_lengths, 0)
-
-        encoded_cache = self.decoder.encoded_cache(self.encode(source_ids))
-
-        def step(token_ids, position, cache, ancestry):
-            return self.decode_step(
-                token_ids,
-                position,
-                cache,
-                encoded_cache,
-                encoded_mask,
-                ancestry,
-            )
-
-        batch_size = ops.shape(source_ids)[0]
-        if target_prefix_ids is not None:
-            room = capacity - ops.shape(target_prefix_ids)[1]
-            target_prefix_ids = ops.pad(target_prefix_ids, ((0, 0), (0, room)))
-        return search(
-            step,
-            self.decoder.start_cache(batch_size, capacity, search.num_slots),
-            Problem(
-                start_ids=ops.full((batch_size,), self.start_token_id, "int32"),
-                max_lengths=max_lengths,
-                capacity=capacity,
-                end_token_id=self.end_token_id,
-                min_lengths=min_lengths,
-                prefix_ids=target_prefix_ids,
-                forbidden_token_ids=(PAD_TOKEN_ID, self.start_token_id),
-                seeds=seeds_of(source_ids),
-            ),
-        )
+        inputs = {
+            "source_ids": source_ids,
+            "min_lengths": min_lengths,
+            "max_lengths": max_lengths,
+            "target_prefix_ids": target_prefix_ids,
+        }
+        inputs = {name: x for name, x in inputs.items() if x is not None}
+        return Decode(self, search, capacity).whole(inputs)
 
     def generate(
         self,
@@ -450,11 +417,15 @@ class Transformer(keras.Model):
         min_length: int = 0,
         max_length: int | None = None,
         target_prefix_ids=None,
+        return_scores: bool = True,
         return_token_scores: bool = False,
         return_attention: bool = False,
         jit_compile: bool | None = None,
     ):
         """Translates ids to ids.
+
+        Sentences that are done leave the batch, but on JAX, where each shape
+        would have to be compiled.
 
         Args:
             source_ids: Int array `(B, S)`, each row a source that ends with
@@ -466,6 +437,8 @@ class Transformer(keras.Model):
                 the tokens of its source + 50 (section 6.1).
             target_prefix_ids: Int array `(B, P)`, tokens that each target
                 begins with, then padding.
+            return_scores: Whether to return the scores; `GreedySearch` is
+                faster without.
             return_token_scores: Whether to return the scores of tokens.
             return_attention: Whether to return what each target token
                 attended.
@@ -476,10 +449,10 @@ class Transformer(keras.Model):
 
         Returns:
             A tuple. Target ids, int32 array `(B, T)`: each row a target
-            through its end token, then padding, `T` the longest. Scores,
-            float32 array `(B,)`, in nats: what the search ranks by. Where
-            asked for, the scores of tokens, float32 `(B, T)`, their
-            natural-logarithm probabilities. Where asked for, attention,
+            through its end token, then padding, `T` the longest. Unless not
+            wanted, scores, float32 array `(B,)`, in nats: what the search
+            ranks by. Where asked for, the scores of tokens, float32 `(B, T)`,
+            their natural-logarithm probabilities. Where asked for, attention,
             float32 `(B, T, S)`: the weights of the last layer, mean over its
             heads. A search for `K` > 1 hypotheses adds an axis `K` after `B`,
             best first; the score of one that does not exist is negative
@@ -488,8 +461,8 @@ class Transformer(keras.Model):
         Raises:
             TypeError: If the ids are not integers, or `search` is none.
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
-                in the vocabulary, or `min_length` or the longest prefix is
-                more than `max_length`.
+                in the vocabulary, `min_length` is more than `max_length`, or
+                a prefix longer than its target may be.
         """
         source_ids = check_ids(
             "source_ids", source_ids, self.source_vocabulary_size
@@ -502,6 +475,11 @@ class Transformer(keras.Model):
                 "`search` must be a search, such as `GreedySearch()`. "
                 f"Received: search={search!r}."
             )
+        check_ids_in_range(
+            "forbidden_token_ids",
+            search.forbidden_token_ids,
+            self.vocabulary_size,
+        )
         rows, length = source_ids.shape
         inputs = {"source_ids": source_ids}
         capacity = None
@@ -516,10 +494,9 @@ class Transformer(keras.Model):
             )
         if jit_compile is None:
             jit_compile = keras.backend.backend() == "jax"
-        found = self._functions.run(
-            ("search", type(search), repr(search.get_config()), capacity),
-            lambda model, x: model.search(
-                search=search, capacity=capacity, **x
+        found = self._found(
+            Decode(
+                self, search, capacity, return_scores or return_token_scores
             ),
             _filled_up(inputs, jit_compile, self.max_length),
             jit_compile,
@@ -528,7 +505,9 @@ class Transformer(keras.Model):
         used = np.sum(target_ids != PAD_TOKEN_ID, axis=-1)
         longest = np.max(used, initial=0)
         target_ids = target_ids[:, :, :longest]
-        results = [target_ids, scores]
+        results = [target_ids]
+        if return_scores:
+            results.append(scores)
         if return_token_scores:
             results.append(token_scores[:, :, :longest])
         if return_attention:
@@ -666,6 +645,38 @@ class Transformer(keras.Model):
         if y is not None:
             check_ids("y", ops.convert_to_numpy(y), self.vocabulary_size)
 
+    def _found(self, decode, inputs, jit_compile):
+        """Runs a compiled `decode`: arrays to arrays."""
+        config = repr(decode.search.get_config())
+        key = (
+            type(decode.search),
+            config,
+            decode.capacity,
+            decode.needs_scores,
+        )
+        if keras.backend.backend() != "tensorflow":
+            return self._functions.run(
+                ("whole", *key),
+                lambda _, inputs: decode.whole(inputs),
+                inputs,
+                jit_compile,
+            )
+
+        def in_segments(_, inputs):
+            inputs = {
+                name: ops.slice(x, ops.zeros_like(shape), shape)
+                for name, (x, shape) in inputs.items()
+            }
+            return decode.in_segments(inputs, jit if jit_compile else None)
+
+        # Shapes as tensors, so that the graph does not know them.
+        inputs = {
+            name: (x, np.array(x.shape, "int32")) for name, x in inputs.items()
+        }
+        return self._functions.run(
+            ("in_segments", *key, jit_compile), in_segments, inputs, False
+        )
+
     def _attention(self, source_ids, target_ids, jit_compile):
         """Computes weights `(B, T, S)`; of `generate`."""
         rows, length = target_ids.shape
@@ -707,6 +718,8 @@ class Transformer(keras.Model):
         limits = np.sum(source_ids != PAD_TOKEN_ID, axis=1) + EXTRA_LENGTH
         if max_length is not None:
             limits[:] = max_length
+        if self.max_length is not None:
+            limits = np.minimum(limits, self.max_length)
         lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
         for row in np.flatnonzero(lengths > limits):
             raise ValueError(
@@ -798,36 +811,3 @@ def _mean_attention(model, inputs):
     )[-1]
     real = ops.expand_dims(padding_mask(target_ids), 2)
     return ops.where(real, ops.mean(weights, axis=1), 0.0)
-
-
-class _Functions:
-    """Keeps functions of a model that Keras has compiled.
-
-    Not a list or dictionary of the model, which Keras would track as layers.
-    """
-
-    def __init__(self, transformer):
-        self.transformer = transformer
-        self.compiled = {}
-
-    def run(self, key, function, inputs, jit_compile):
-        """Runs `function(transformer, inputs)` on arrays, to arrays."""
-        key = (key, tuple(inputs), jit_compile)
-        if key not in self.compiled:
-            compiled = _Function(self.transformer, function)
-            compiled.compile(jit_compile=jit_compile)
-            self.compiled[key] = compiled
-        return self.compiled[key].predict_on_batch(inputs)
-
-
-class _Function(keras.Model):
-    """Runs a function as a model, which Keras compiles on every backend."""
-
-    def __init__(self, transformer, function):
-        super().__init__(name="function")
-        self.transformer = transformer
-        self.function = function
-        self.built = True
-
-    def call(self, inputs):
-        return self.function(self.transformer, inputs)

@@ -149,15 +149,17 @@ class Translator:
             prefix_ids = None
             if prefixes is not None:
                 prefix_ids = _padded([prefixes[index] for index in batch])
-            target_ids, batch_scores = self.model.generate(
+            target_ids, *batch_scores = self.model.generate(
                 _padded([rows[index] for index in batch]),
                 search=self.search,
                 min_length=min_length,
                 max_length=max_length,
                 target_prefix_ids=prefix_ids,
+                return_scores=return_scores,
                 jit_compile=jit_compile,
             )
-            scores[batch] = batch_scores.reshape((-1, width))
+            if return_scores:
+                scores[batch] = batch_scores[0].reshape((-1, width))
             decoded = self.target_tokenizer.decode(
                 target_ids.reshape((len(batch) * width, -1)).tolist()
             )

@@ -220,18 +220,19 @@ def generated(translator, monkeypatch):
 def test_max_length_limits_every_translation(translator, generated, max_length):
     translations = translator(TEXTS, max_length=max_length)
     assert len(translations) == len(TEXTS)
-    ((_, (target_ids, _)),) = generated
+    ((_, (target_ids,)),) = generated
     assert target_ids.shape[1] == max_length
 
 
 def test_lengths_and_search_are_passed_to_the_model(translator, generated):
     translator(["the cat"], min_length=4, max_length=9)
-    ((options, (target_ids, _)),) = generated
+    ((options, (target_ids,)),) = generated
     assert options == {
         "min_length": 4,
         "max_length": 9,
         "search": translator.search,
         "target_prefix_ids": None,
+        "return_scores": False,
         "jit_compile": None,
     }
     assert 4 <= target_ids.shape[1] <= 9

@@ -11,10 +11,8 @@ from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
-from keras_transformer.search.search import Problem
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
-from keras_transformer.search.search import repeat_while
 from keras_transformer.search.search import take_places
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
@@ -108,105 +106,13 @@ class BeamSearch(Search):
             **super().get_config(),
         }
 
-    def __call__(self, step, cache, problem: Problem) -> Hypotheses:
-        """Searches; see the package for `step` and `cache`."""
-
-        def not_done(position, done, alive, finished, num_finished, cache):
-            return ops.logical_and(
-                ops.less(position, problem.capacity),
-                ops.logical_not(ops.all(done)),
-            )
-
-        def advance(position, done, alive, finished, num_finished, cache):
-            alive, finished = _Alive(*alive), _Finished(*finished)
-            slots = ops.arange(self.width, dtype="int32")
-            alive = alive._replace(
-                ancestry=write_column(
-                    alive.ancestry,
-                    position,
-                    ops.zeros_like(alive.token_ids) + slots,
-                )
-            )
-            logits, cache = step(
-                alive.token_ids, position, cache, alive.ancestry
-            )
-            allowed = self.constrain(
-                logits, alive.target_ids, position, problem
-            )
-            candidates = self._candidates(
-                alive, allowed, log_normalizer(logits), position
-            )
-            is_last = ops.greater_equal(position + 1, problem.max_lengths)
-            ended = ops.logical_or(
-                ops.equal(candidates.token_ids, problem.end_token_id),
-                ops.expand_dims(is_last, 1),
-            )
-            finishes = ops.logical_and(
-                ended, self._counts(candidates, num_finished)
-            )
-            finishes = ops.logical_and(
-                finishes, ops.logical_not(ops.expand_dims(done, 1))
-            )
-            finished = self._finish(
-                finished, candidates, finishes, position + 1
-            )
-            num_finished = num_finished + ops.sum(
-                ops.cast(finishes, "int32"), axis=1
-            )
-            alive = self._go_on(candidates, ended, num_finished)
-            done = ops.logical_or(done, is_last)
-            if self.patience is not None:
-                enough = self.width * self.patience
-                done = ops.logical_or(
-                    done,
-                    ops.greater_equal(
-                        ops.cast(num_finished, "float32"), enough
-                    ),
-                )
-            done = ops.logical_or(
-                done,
-                self._none_can_win(
-                    alive, finished, position, problem.max_lengths
-                ),
-            )
-            return (
-                position + 1,
-                done,
-                tuple(alive),
-                tuple(finished),
-                num_finished,
-                cache,
-            )
-
-        state = repeat_while(
-            not_done,
-            advance,
-            (
-                ops.convert_to_tensor(0, dtype="int32"),
-                ops.less_equal(problem.max_lengths, 0),
-                tuple(self._start(problem)),
-                tuple(self._nothing_finished(problem)),
-                ops.zeros_like(problem.max_lengths),
-                cache,
-            ),
-        )
-        finished = _Finished(*state[3])
-        return Hypotheses(
-            finished.target_ids, finished.scores, finished.token_scores
-        )
-
-    def penalty(self, length):
-        """Computes `((5 + length) / 6)^alpha`."""
-        length = ops.cast(length, "float32")
-        return ops.power((5.0 + length) / 6.0, self.length_penalty)
-
-    def _start(self, problem):
+    def start(self, problem):
         """One hypothesis for each sentence; the others are impossible."""
         batch_size = ops.shape(problem.start_ids)[0]
         shape = (batch_size, self.width, problem.capacity)
         slots = ops.arange(self.width, dtype="int32")
         start_ids = ops.cast(problem.start_ids, "int32")
-        return _Alive(
+        return _Beam(
             scores=ops.tile(
                 ops.expand_dims(ops.where(slots > 0, IMPOSSIBLE, 0.0), 0),
                 (batch_size, 1),
@@ -214,8 +120,71 @@ class BeamSearch(Search):
             token_ids=ops.tile(ops.expand_dims(start_ids, 1), (1, self.width)),
             target_ids=ops.zeros(shape, dtype="int32"),
             token_scores=ops.zeros(shape, dtype="float32"),
-            ancestry=ops.zeros(shape, dtype="int32"),
+            ancestry=ops.zeros(shape, dtype="int32")
+            + ops.expand_dims(slots, 1),
+            done=ops.less_equal(problem.max_lengths, 0),
+            num_finished=ops.zeros_like(problem.max_lengths),
+            finished=self._nothing_finished(problem),
         )
+
+    def extend(self, state, logits, position, problem):
+        allowed = self.constrain(logits, state.target_ids, position, problem)
+        candidates = self._candidates(
+            state, allowed, log_normalizer(logits), position
+        )
+        is_last = ops.greater_equal(position + 1, problem.max_lengths)
+        ended = ops.logical_or(
+            ops.equal(candidates.token_ids, problem.end_token_id),
+            ops.expand_dims(is_last, 1),
+        )
+        finishes = ops.logical_and(
+            ended, self._counts(candidates, state.num_finished)
+        )
+        finishes = ops.logical_and(
+            finishes, ops.logical_not(ops.expand_dims(state.done, 1))
+        )
+        finished = self._finish(
+            state.finished, candidates, finishes, position + 1
+        )
+        num_finished = state.num_finished + ops.sum(
+            ops.cast(finishes, "int32"), axis=1
+        )
+        alive = self._go_on(candidates, ended, num_finished, position)
+        done = ops.logical_or(state.done, is_last)
+        if self.patience is not None:
+            enough = self.width * self.patience
+            done = ops.logical_or(
+                done,
+                ops.greater_equal(ops.cast(num_finished, "float32"), enough),
+            )
+        done = ops.logical_or(
+            done,
+            self._none_can_win(alive, finished, position, problem.max_lengths),
+        )
+        return _Beam(
+            **alive._asdict(),
+            done=done,
+            num_finished=num_finished,
+            finished=finished,
+        )
+
+    def ancestry(self, state):
+        return state.ancestry
+
+    def done(self, state):
+        return state.done
+
+    def hypotheses(self, state) -> Hypotheses:
+        return Hypotheses(
+            state.finished.target_ids,
+            state.finished.scores,
+            state.finished.token_scores,
+        )
+
+    def penalty(self, length):
+        """Computes `((5 + length) / 6)^alpha`."""
+        length = ops.cast(length, "float32")
+        return ops.power((5.0 + length) / 6.0, self.length_penalty)
 
     def _nothing_finished(self, problem):
         batch_size = ops.shape(problem.start_ids)[0]
@@ -229,7 +198,7 @@ class BeamSearch(Search):
             token_scores=ops.zeros(shape, dtype="float32"),
         )
 
-    def _candidates(self, alive, logits, normalizer, position):
+    def _candidates(self, state, logits, normalizer, position):
         """The best `2 W` continuations of all hypotheses of a sentence.
 
         Twice as many as are kept, because `W` of them can end.
@@ -239,7 +208,7 @@ class BeamSearch(Search):
         per_slot = min(2 * self.width, vocabulary_size)
         gained, token_ids = top_k(logits, per_slot)
         gained = gained - normalizer  # (B, W, 2 W)
-        scores = ops.expand_dims(alive.scores, 2) + gained
+        scores = ops.expand_dims(state.scores, 2) + gained
         scores, order = ops.top_k(
             ops.reshape(scores, (-1, self.width * per_slot)),
             min(2 * self.width, self.width * per_slot),
@@ -253,16 +222,16 @@ class BeamSearch(Search):
 
         token_ids = chosen(token_ids)
         parents = order // per_slot  # (B, 2 W)
-        return _Alive(
+        return _Candidates(
             scores=scores,
             token_ids=token_ids,
             target_ids=write_column(
-                take_rows(alive.target_ids, parents), position, token_ids
+                take_rows(state.target_ids, parents), position, token_ids
             ),
             token_scores=write_column(
-                take_rows(alive.token_scores, parents), position, chosen(gained)
+                take_rows(state.token_scores, parents), position, chosen(gained)
             ),
-            ancestry=take_rows(alive.ancestry, parents),
+            ancestry=take_rows(state.ancestry, parents),
         )
 
     def _places(self, num_finished):
@@ -305,19 +274,26 @@ class BeamSearch(Search):
             ),
         )
 
-    def _go_on(self, candidates, ended, num_finished):
+    def _go_on(self, candidates, ended, num_finished, position):
         """The best candidates that have not ended, on the places left."""
         scores = ops.where(ended, IMPOSSIBLE, candidates.scores)
         scores, order = ops.top_k(scores, self.width)
         order = ops.cast(order, "int32")
-        ranks = ops.arange(self.width, dtype="int32")
-        has_place = ops.less(ranks, self._places(num_finished))
-        return _Alive(
+        slots = ops.arange(self.width, dtype="int32")
+        has_place = ops.less(slots, self._places(num_finished))
+        ancestry = take_rows(candidates.ancestry, order)  # (B, W, T)
+        positions = ops.arange(ops.shape(ancestry)[2], dtype="int32")
+        return _Candidates(
             scores=ops.where(has_place, scores, IMPOSSIBLE),
             token_ids=take_places(candidates.token_ids, order),
             target_ids=take_rows(candidates.target_ids, order),
             token_scores=take_rows(candidates.token_scores, order),
-            ancestry=take_rows(candidates.ancestry, order),
+            # From now on each is in a slot of its own.
+            ancestry=ops.where(
+                ops.less_equal(positions, position),
+                ancestry,
+                ops.expand_dims(slots, 1),
+            ),
         )
 
     def _none_can_win(self, alive, finished, position, max_lengths):
@@ -335,16 +311,16 @@ class BeamSearch(Search):
         return ops.greater_equal(finished.scores[:, -1], bound)
 
 
-class _Alive(NamedTuple):
-    """Hypotheses that go on; also candidates to be one.
+class _Candidates(NamedTuple):
+    """Hypotheses that may go on.
 
     Attributes:
         scores: Natural-logarithm probabilities `(B, W)`.
         token_ids: The tokens chosen last, `(B, W)`.
         target_ids: All tokens so far, `(B, W, T)`.
         token_scores: Their natural-logarithm probabilities, `(B, W, T)`.
-        ancestry: In which slot the hypothesis was at each position,
-            `(B, W, T)`.
+        ancestry: In which slot the hypothesis is at each position,
+            `(B, W, T)`: was, up to the one chosen last, and will be.
     """
 
     scores: Any
@@ -366,3 +342,27 @@ class _Finished(NamedTuple):
     scores: Any
     target_ids: Any
     token_scores: Any
+
+
+class _Beam(NamedTuple):
+    """A search under way: the hypotheses that go on, and what has ended.
+
+    Attributes:
+        scores: And the next four, as for candidates.
+        token_ids: The tokens chosen last.
+        target_ids: All tokens so far.
+        token_scores: Their natural-logarithm probabilities.
+        ancestry: In which slot the hypothesis is at each position.
+        done: Whether nothing can change the result any more, `(B,)`.
+        num_finished: How many hypotheses have ended, `(B,)`.
+        finished: The best of them.
+    """
+
+    scores: Any
+    token_ids: Any
+    target_ids: Any
+    token_scores: Any
+    ancestry: Any
+    done: Any
+    num_finished: Any
+    finished: _Finished

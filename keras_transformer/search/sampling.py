@@ -6,16 +6,13 @@ from keras import ops
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
-from keras_transformer.search.greedy import follow
+from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.search import IMPOSSIBLE
-from keras_transformer.search.search import Hypotheses
-from keras_transformer.search.search import Problem
-from keras_transformer.search.search import Search
 from keras_transformer.search.search import take_places
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Sampling(Search):
+class Sampling(IndependentSearch):
     """Draws each token from the probabilities the model gives.
 
     The drawing of a sentence depends on `seed` and on its source alone, not
@@ -95,22 +92,17 @@ class Sampling(Search):
             **super().get_config(),
         }
 
-    def __call__(self, step, cache, problem: Problem) -> Hypotheses:
-        """Samples; see the package for `step` and `cache`."""
+    def choose(self, logits, position, problem):
+        """Draws, by the sentence's seed, the sample and the position."""
         seeds = problem.seeds
         if seeds is None:
             seeds = ops.arange(ops.shape(problem.start_ids)[0], dtype="int32")
         seeds = _mixed(ops.expand_dims(seeds, 1) + _wrapped(self.seed))
         samples = ops.arange(self.num_hypotheses, dtype="int32")
-        seeds = _mixed(seeds + samples)  # (B, W)
-
-        def choose(logits, position):
-            bits = _mixed(_mixed(seeds + position))
-            # 23 bits, as many as a float32 below 1 keeps apart.
-            share = ops.cast(_shifted(bits, 9), "float32") * 2.0**-23
-            return self._draw(logits, share)
-
-        return follow(self, choose, step, cache, problem)
+        bits = _mixed(_mixed(_mixed(seeds + samples) + position))  # (B, W)
+        # 23 bits, as many as a float32 below 1 keeps apart.
+        share = ops.cast(_shifted(bits, 9), "float32") * 2.0**-23
+        return self._draw(logits, share)
 
     def _draw(self, logits, share):
         """Finds the token in which a share in `[0, 1)` of the mass ends.

@@ -75,6 +75,84 @@ class Search:
         """Number `W` of hypotheses that a step decodes for each sentence."""
         return self.num_hypotheses
 
+    def __call__(self, step, cache, problem) -> Hypotheses:
+        """Searches until every sentence is done; see the package for `step`."""
+        state = self.start(problem)
+        _, state, _ = self.advance(step, cache, state, problem)
+        return self.hypotheses(state)
+
+    def start(self, problem):
+        """Makes the state of a search before its first step.
+
+        A named tuple of tensors with a row for each sentence, so that
+        sentences can be taken out of it; `token_ids` `(B, W)`, the tokens
+        chosen last, are among them.
+        """
+        raise NotImplementedError
+
+    def extend(self, state, logits, position, problem):
+        """Adds a token to each hypothesis, by logits `(B, W, V)`."""
+        raise NotImplementedError
+
+    def ancestry(self, state):
+        """Says in which slots the hypotheses are; see the package."""
+        raise NotImplementedError
+
+    def done(self, state):
+        """Marks the sentences `(B,)` that nothing can change any more."""
+        raise NotImplementedError
+
+    def hypotheses(self, state) -> Hypotheses:
+        """Takes the result out of a state; final for sentences done."""
+        raise NotImplementedError
+
+    def advance(
+        self,
+        step,
+        cache,
+        state,
+        problem,
+        position=0,
+        end_position=None,
+        most_done=None,
+    ):
+        """Decodes step by step.
+
+        Args:
+            step: The function that decodes one step.
+            cache: What `step` wants to carry.
+            state: From `start`, or from here.
+            problem: The `Problem`.
+            position: The first position to decode.
+            end_position: The position before which to stop; by default the
+                problem's capacity.
+            most_done: Number of sentences with which to stop when they are
+                done; by default all.
+
+        Returns:
+            The next position, the state, and the cache.
+        """
+        if end_position is None:
+            end_position = problem.capacity
+        if most_done is None:
+            most_done = ops.shape(problem.max_lengths)[0]
+
+        def goes_on(position, state, cache):
+            num_done = ops.sum(ops.cast(self.done(state), "int32"))
+            return ops.logical_and(
+                ops.less(position, end_position), ops.less(num_done, most_done)
+            )
+
+        def advance(position, state, cache):
+            logits, cache = step(
+                state.token_ids, position, cache, self.ancestry(state)
+            )
+            state = self.extend(state, logits, position, problem)
+            return position + 1, state, cache
+
+        position = ops.convert_to_tensor(position, dtype="int32")
+        return repeat_while(goes_on, advance, (position, state, cache))
+
     def get_config(self):
         """Returns the arguments."""
         return {
@@ -146,6 +224,9 @@ class Problem(NamedTuple):
         forbidden_token_ids: Tokens never to choose.
         seeds: Int32 tensor `(B,)`, where a random choice starts; by default
             the sentences are numbered.
+        needs_scores: Whether the scores of tokens are wanted. Without, a
+            search that does not rank by them leaves them, and the scores of
+            targets, at 0.
     """
 
     start_ids: Any
@@ -156,6 +237,7 @@ class Problem(NamedTuple):
     prefix_ids: Any = None
     forbidden_token_ids: tuple[int, ...] = ()
     seeds: Any = None
+    needs_scores: bool = True
 
 
 def log_normalizer(logits):

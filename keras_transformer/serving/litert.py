@@ -13,6 +13,7 @@ from tensorflow.python.framework import convert_to_constants
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
+from keras_transformer.decoding import Decode
 from keras_transformer.serving.saved_model import TranslationGraph
 
 QUANTIZATIONS = (None, "float16", "int8")
@@ -193,7 +194,9 @@ class _LiteRTGraph:
         return signatures, module
 
     def _translate_ids(self, source_ids):
-        found = self.model.search(source_ids, self.translator.search)
+        found = Decode(self.model, self.translator.search).in_segments(
+            {"source_ids": source_ids}
+        )
         target_ids, scores = found.target_ids, found.scores
         if self.translator.search.num_hypotheses == 1:
             target_ids, scores = target_ids[:, 0], scores[:, 0]

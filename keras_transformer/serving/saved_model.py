@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import new_folder
-from keras_transformer.transformer import EXTRA_LENGTH
+from keras_transformer.decoding import EXTRA_LENGTH
+from keras_transformer.decoding import Decode
+from keras_transformer.functions import jit
 from keras_transformer.transformer import LENGTH_STEP
 from keras_transformer.translator import TOKENS_PER_BATCH
 
@@ -106,12 +108,11 @@ class TranslationGraph(tf.Module):
 
     def translate_ids_compiled(self, source_ids):
         """Translates ids `(B, S)`, the search compiled."""
-        compiled = tf.function(self._search, jit_compile=True)
 
         def search(source_ids):
             rows, length = tf.unstack(tf.shape(source_ids))
             filled = self._filled_up(source_ids, rows, length)
-            return [x[:rows] for x in compiled(filled)]
+            return [x[:rows] for x in self._search(filled, jit)]
 
         return self._translate_ids(source_ids, search)
 
@@ -171,8 +172,10 @@ class TranslationGraph(tf.Module):
             target_ids, scores = target_ids[:, 0], scores[:, 0]
         return {"target_ids": target_ids, "score": scores}
 
-    def _search(self, source_ids):
-        found = self.model.search(source_ids, self.search)
+    def _search(self, source_ids, compile_function=None):
+        found = Decode(self.model, self.search).in_segments(
+            {"source_ids": source_ids}, compile_function
+        )
         return found.target_ids, found.scores
 
     def _check_length(self, source_ids):

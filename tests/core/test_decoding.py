@@ -404,30 +404,6 @@ def test_best_hypotheses_are_sorted_and_distinct(copying_model):
         assert len({tuple(ids.tolist()) for ids in row}) == 5
 
 
-def test_compiled_search_has_few_shapes(copying_model, monkeypatch):
-    """Any batch and length falls on one of few shapes to compile."""
-    shapes = set()
-    search = kt.GreedySearch()
-    model = kt.Transformer.from_config(copying_model.get_config())
-    model.set_weights(copying_model.get_weights())
-    original = type(model).search
-
-    def traced(self, source_ids, **options):
-        shapes.add(tuple(source_ids.shape))  # once for each trace
-        return original(self, source_ids, **options)
-
-    monkeypatch.setattr(type(model), "search", traced)
-    for rows in (1, 3, 4, 5, 6):
-        for length in (4, 9, 16, 17):
-            source_ids = np.full((rows, length), 5)
-            model.generate(
-                source_ids, search=search, max_length=3, jit_compile=True
-            )
-    assert {shape for shape in shapes if None not in shape} <= {
-        (rows, length) for rows in (1, 3, 4, 6) for length in (16, 32)
-    }
-
-
 # Scores of given targets.
 
 

@@ -1,0 +1,274 @@
+"""Decoding sources: a model, a search, and what they keep for each sentence.
+
+One loop over a whole batch goes on with finished sentences until the last one
+is done, and attends over room for the longest target from the first step. In
+segments, the loop stops now and then: sentences that are done leave the batch,
+and the cache grows when the targets have filled it.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import keras
+from keras import ops
+
+from keras_transformer.masking import padding_mask
+from keras_transformer.search import Hypotheses
+from keras_transformer.search import Problem
+from keras_transformer.search import seeds_of
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+
+# Section 6.1: the output may be so much longer than the input, in tokens.
+EXTRA_LENGTH = 50
+
+# Target positions that a cache has room for at first.
+FIRST_ROOM = 16
+
+# A compiled batch does not shrink below it: a step costs about the same.
+FEWEST_COMPILED = 8
+
+
+class Decoding(NamedTuple):
+    """A decoding under way; every tensor has a row for each sentence.
+
+    Attributes:
+        inputs: Dictionary of `source_ids` `(B, S)`, `max_lengths` `(B,)`, and
+            where asked for `min_lengths` `(B,)` and `target_prefix_ids`
+            `(B, T)`.
+        encoded_cache: Keys and values of the source, a pair for each layer.
+        cache: Keys and values of the targets so far, likewise.
+        state: The search's.
+    """
+
+    inputs: dict
+    encoded_cache: Any
+    cache: Any
+    state: Any
+
+
+class Decode:
+    """Decodes sources with a model and a search.
+
+    Args:
+        model: A `Transformer`.
+        search: A `Search`.
+        capacity: Most tokens of any target; by default those of the longest
+            source + 50.
+        needs_scores: Whether scores are wanted.
+    """
+
+    def __init__(self, model, search, capacity=None, needs_scores=True):
+        self.model = model
+        self.search = search
+        self.capacity = capacity
+        self.needs_scores = needs_scores
+
+    def whole(self, inputs) -> Hypotheses:
+        """Decodes in one loop; for compilers, which want fixed shapes."""
+        decoding = self.start(inputs, room=None)
+        _, decoding = self.advance(0, decoding)
+        return self.search.hypotheses(decoding.state)
+
+    def start(self, inputs, room=FIRST_ROOM) -> Decoding:
+        """Encodes the sources and starts the search.
+
+        Args:
+            inputs: As of a `Decoding`; by default `max_lengths` are those of
+                the sources + 50.
+            room: Target positions that the cache has room for; the capacity
+                with `None`.
+        """
+        source_ids = ops.cast(inputs["source_ids"], "int32")
+        batch_size, length = ops.shape(source_ids)
+        lengths = ops.sum(
+            ops.cast(padding_mask(source_ids), "int32"), axis=1
+        )  # (B,)
+        capacity = self.capacity
+        if capacity is None:
+            capacity = length + EXTRA_LENGTH
+        max_lengths = inputs.get("max_lengths")
+        if max_lengths is None:
+            max_lengths = lengths + EXTRA_LENGTH
+        max_lengths = ops.minimum(max_lengths, capacity)
+        if self.model.max_length is not None:
+            max_lengths = ops.minimum(max_lengths, self.model.max_length)
+        inputs = {
+            **inputs,
+            "source_ids": source_ids,
+            # An empty source has an empty target.
+            "max_lengths": ops.where(lengths > 0, max_lengths, 0),
+        }
+        if "target_prefix_ids" in inputs:
+            prefix_ids = inputs["target_prefix_ids"]
+            rest = capacity - ops.shape(prefix_ids)[1]
+            inputs["target_prefix_ids"] = ops.pad(
+                prefix_ids, ((0, 0), (0, rest))
+            )
+        room = capacity if room is None else ops.minimum(room, capacity)
+        encoded = self.model.encode(source_ids)
+        return Decoding(
+            inputs,
+            self.model.decoder.encoded_cache(encoded),
+            self.model.decoder.start_cache(
+                batch_size, room, self.search.num_slots
+            ),
+            self.search.start(self._problem(inputs, capacity)),
+        )
+
+    def advance(self, position, decoding, most_done=None):
+        """Decodes until the cache is full or sentences enough are done.
+
+        Args:
+            position: The first position to decode.
+            decoding: From `start`, or from here.
+            most_done: How many sentences are enough; by default all.
+
+        Returns:
+            The next position, and the decoding.
+        """
+        encoded_mask = padding_mask(decoding.inputs["source_ids"])
+
+        def step(token_ids, position, cache, ancestry):
+            return self.model.decode_step(
+                token_ids,
+                position,
+                cache,
+                decoding.encoded_cache,
+                encoded_mask,
+                ancestry,
+            )
+
+        room = self._room(decoding.cache)
+        position, state, cache = self.search.advance(
+            step,
+            decoding.cache,
+            decoding.state,
+            self._problem(decoding.inputs, room),
+            position,
+            most_done=most_done,
+        )
+        return position, decoding._replace(cache=cache, state=state)
+
+    def in_segments(self, inputs, compile_function=None) -> Hypotheses:
+        """Decodes segment by segment; for backends that let shapes vary.
+
+        Inside of a `tf.function` the sizes of `inputs` must be unknown.
+
+        Args:
+            inputs: As for `start`.
+            compile_function: Compiles the functions in which the time goes,
+                for each shape. To have few shapes, a batch then shrinks by
+                halves only, and not below `FEWEST_COMPILED`.
+        """
+        start, advance = self.start, self.advance
+        compiled = compile_function is not None
+        if compiled:
+            start, advance = compile_function(start), compile_function(advance)
+
+        def goes_on(position, decoding, rows, done_rows, found):
+            return ops.greater(ops.shape(rows)[0], 0)
+
+        def segment(position, decoding, rows, done_rows, found):
+            size = ops.shape(rows)[0]
+            most_done = (size + 1) // 2
+            if compiled:
+                most_done = ops.where(
+                    most_done >= FEWEST_COMPILED, most_done, size
+                )
+            position, decoding = advance(
+                position,
+                decoding,
+                ops.convert_to_tensor(most_done, dtype="int32"),
+            )
+            going = ops.logical_not(self.search.done(decoding.state))
+            going = ops.cast(going, "int32")
+            _, order = ops.top_k(going, size)  # those that go on first
+            kept = _size_for(ops.sum(going), size, compiled)
+            leaving = ops.cast(order[kept:], "int32")
+            staying = ops.cast(order[:kept], "int32")
+            found = keras.tree.map_structure(
+                lambda before, new: ops.concatenate(
+                    [before, ops.take(new, leaving, axis=0)], axis=0
+                ),
+                found,
+                self.search.hypotheses(decoding.state),
+            )
+            done_rows = ops.concatenate([done_rows, ops.take(rows, leaving)])
+            return (
+                position,
+                self._fitted(_taken(decoding, staying), position),
+                ops.take(rows, staying),
+                done_rows,
+                found,
+            )
+
+        batch_size = ops.shape(inputs["source_ids"])[0]
+        rows = ops.arange(batch_size, dtype="int32")
+        none = rows[batch_size:]
+        # 0, which the graph must not know: else it knows the cache's room,
+        # and does not let it grow.
+        position = ops.sum(none)
+        decoding = self._fitted(start(inputs), position)
+        _, _, _, done_rows, found = ops.while_loop(
+            goes_on,
+            segment,
+            (
+                position,
+                decoding,
+                rows,
+                none,
+                _taken(self.search.hypotheses(decoding.state), none),
+            ),
+        )
+        order = ops.scatter(ops.expand_dims(done_rows, 1), rows, (batch_size,))
+        return _taken(found, order)
+
+    def _fitted(self, decoding, position):
+        """Makes room in the cache if the targets have filled it."""
+        room = self._room(decoding.cache)
+        capacity = ops.shape(decoding.state.target_ids)[2]
+        wanted = ops.where(
+            ops.equal(position, room), ops.minimum(2 * room, capacity), room
+        )
+        more = (wanted - room) * self.search.num_slots
+        cache = keras.tree.map_structure(
+            lambda x: ops.pad(x, ((0, 0), (0, 0), (0, more), (0, 0))),
+            decoding.cache,
+        )
+        return decoding._replace(cache=cache)
+
+    def _room(self, cache):
+        keys, _ = cache[0]  # (B, N, L W, H)
+        return ops.shape(keys)[2] // self.search.num_slots
+
+    def _problem(self, inputs, capacity):
+        source_ids = inputs["source_ids"]
+        return Problem(
+            start_ids=ops.full_like(
+                inputs["max_lengths"], self.model.start_token_id
+            ),
+            max_lengths=inputs["max_lengths"],
+            capacity=capacity,
+            end_token_id=self.model.end_token_id,
+            min_lengths=inputs.get("min_lengths"),
+            prefix_ids=inputs.get("target_prefix_ids"),
+            forbidden_token_ids=(PAD_TOKEN_ID, self.model.start_token_id),
+            seeds=seeds_of(source_ids),
+            needs_scores=self.needs_scores,
+        )
+
+
+def _size_for(going, size, compiled):
+    """The size to which to shrink a batch."""
+    if not compiled:
+        return going
+    halves = size // 2 ** ops.arange(16, dtype="int32")
+    enough = ops.minimum(ops.maximum(going, FEWEST_COMPILED), size)
+    fitting = ops.where(halves >= enough, halves, size)
+    return ops.where(going > 0, ops.min(fitting), 0)
+
+
+def _taken(tensors, rows):
+    return keras.tree.map_structure(
+        lambda x: ops.take(x, rows, axis=0), tensors
+    )

@@ -1,0 +1,102 @@
+"""Searches whose targets know nothing of each other."""
+
+from typing import Any
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_transformer.search.search import Hypotheses
+from keras_transformer.search.search import Search
+from keras_transformer.search.search import log_normalizer
+from keras_transformer.search.search import write_column
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+
+
+class IndependentSearch(Search):
+    """Adds to each target a token that `choose` chooses, until all end.
+
+    Args:
+        **kwargs: As for `Search`.
+    """
+
+    def choose(self, logits, position, problem):
+        """Chooses a token for each target.
+
+        Args:
+            logits: Float32 tensor `(B, W, V)`.
+            position: The position of the token, scalar int32 tensor.
+            problem: The `Problem`.
+
+        Returns:
+            The logits and the ids of the tokens, `(B, W)` each.
+        """
+        raise NotImplementedError
+
+    def start(self, problem):
+        width = self.num_hypotheses
+        batch_size = ops.shape(problem.start_ids)[0]
+        shape = (batch_size, width, problem.capacity)
+        start_ids = ops.expand_dims(ops.cast(problem.start_ids, "int32"), 1)
+        done = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
+        return _Targets(
+            token_ids=ops.tile(start_ids, (1, width)),
+            done=ops.tile(done, (1, width)),
+            target_ids=ops.zeros(shape, dtype="int32"),
+            token_scores=ops.zeros(shape, dtype="float32"),
+        )
+
+    def extend(self, state, logits, position, problem):
+        allowed = self.constrain(logits, state.target_ids, position, problem)
+        values, token_ids = self.choose(allowed, position, problem)
+        token_ids = ops.where(state.done, PAD_TOKEN_ID, token_ids)
+        token_scores = state.token_scores
+        if problem.needs_scores:
+            gained = values - ops.squeeze(log_normalizer(logits), 2)  # (B, W)
+            token_scores = write_column(
+                token_scores, position, ops.where(state.done, 0.0, gained)
+            )
+        ended = ops.logical_or(
+            ops.equal(token_ids, problem.end_token_id),
+            ops.expand_dims(
+                ops.greater_equal(position + 1, problem.max_lengths), 1
+            ),
+        )
+        return _Targets(
+            token_ids=token_ids,
+            done=ops.logical_or(state.done, ended),
+            target_ids=write_column(state.target_ids, position, token_ids),
+            token_scores=token_scores,
+        )
+
+    def ancestry(self, state):
+        if self.num_hypotheses == 1:
+            return None
+        slots = ops.arange(self.num_hypotheses, dtype="int32")
+        return ops.zeros_like(state.target_ids) + ops.reshape(slots, (1, -1, 1))
+
+    def done(self, state):
+        return ops.all(state.done, axis=1)
+
+    def hypotheses(self, state) -> Hypotheses:
+        return Hypotheses(
+            state.target_ids,
+            ops.sum(state.token_scores, axis=2),
+            state.token_scores,
+        )
+
+
+class _Targets(NamedTuple):
+    """Targets under way.
+
+    Attributes:
+        token_ids: The tokens chosen last, `(B, W)`.
+        done: Whether the target has ended, `(B, W)`.
+        target_ids: All tokens so far, `(B, W, T)`.
+        token_scores: Their natural-logarithm probabilities, `(B, W, T)`; 0
+            unless the problem needs them.
+    """
+
+    token_ids: Any
+    done: Any
+    target_ids: Any
+    token_scores: Any

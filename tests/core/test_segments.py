@@ -1,0 +1,185 @@
+"""Decoding in segments equals decoding in one loop, and costs less."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.decoding import Decode
+from keras_transformer.transformer import LENGTH_STEP
+
+from .copying import END
+from .layers import D
+from .layers import F
+from .layers import N
+from .layers import V
+
+SEARCHES = {
+    "greedy": kt.GreedySearch(),
+    "beam": kt.BeamSearch(width=3, num_hypotheses=2),
+    "patient": kt.BeamSearch(width=2, patience=1.0, length_penalty=0.0),
+    "sampling": kt.Sampling(num_hypotheses=2, seed=5),
+}
+ROWS = 20
+
+eager_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="JAX compiles one loop, whose shapes cannot vary",
+)
+each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """An untrained model, whose targets end early, late and never."""
+    keras.utils.set_random_seed(4)
+    return kt.Transformer(
+        V, num_layers=2, num_heads=N, hidden_dim=D, intermediate_dim=F
+    )
+
+
+@pytest.fixture(scope="module")
+def source_ids():
+    generator = np.random.default_rng(7)
+    ids = np.zeros((ROWS, 9), "int32")
+    for row, length in enumerate(generator.integers(0, 9, ROWS)):
+        ids[row, :length] = generator.integers(END + 1, V, length)
+        ids[row, length] = END if length else 0
+    return ids
+
+
+def limits():
+    """Most tokens of each target, short and long."""
+    return np.arange(1, 2 * ROWS, 2).astype("int32")[::-1].copy()
+
+
+@eager_only
+@each_search
+@pytest.mark.parametrize("compiled", [False, True])
+def test_segments_equal_one_loop(model, source_ids, search, compiled):
+    inputs = {"source_ids": source_ids, "max_lengths": limits()}
+    decode = Decode(model, search, capacity=2 * ROWS)
+    expected = decode.whole(inputs)
+    found = decode.in_segments(inputs, (lambda f: f) if compiled else None)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@each_search
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_generate_equals_one_loop(model, source_ids, search, jit_compile):
+    if not jit_compile and keras.backend.backend() == "jax":
+        pytest.skip("one loop on JAX, compiled or not")
+    expected = model.search(
+        source_ids,
+        search,
+        max_lengths=np.full(ROWS, 37, "int32"),
+        capacity=37,
+    )
+    target_ids, scores = model.generate(
+        source_ids, search, max_length=37, jit_compile=jit_compile
+    )
+    target_ids = target_ids.reshape((ROWS, search.num_hypotheses, -1))
+    wanted = ops.convert_to_numpy(expected.target_ids)
+    length = target_ids.shape[2]
+    np.testing.assert_array_equal(target_ids, wanted[:, :, :length])
+    assert not wanted[:, :, length:].any()
+    np.testing.assert_allclose(
+        scores.reshape((ROWS, -1)), expected.scores, atol=1e-3
+    )
+
+
+@eager_only
+def test_finished_sentences_leave_and_the_cache_grows(
+    model, source_ids, monkeypatch
+):
+    sizes, positions = [], []
+    original = Decode.advance
+
+    def recorded(self, position, under_way, most_done=None):
+        keys, _ = under_way.cache[0]
+        sizes.append((keys.shape[0], keys.shape[2]))
+        position, under_way = original(self, position, under_way, most_done)
+        positions.append(int(position))
+        return position, under_way
+
+    monkeypatch.setattr(Decode, "advance", recorded)
+    source_ids = np.where(source_ids == 0, 4, source_ids)  # none is empty
+    inputs = {
+        "source_ids": source_ids,
+        "max_lengths": limits(),
+        "min_lengths": np.full(ROWS, 99, "int32"),  # go on to their limits
+    }
+    Decode(model, kt.GreedySearch(), 2 * ROWS).in_segments(inputs)
+    # At position 16 the cache is full; half of the rows end at 21, and so on.
+    assert sizes[0] == (20, 16)
+    assert sizes[1] == (12, 32)
+    assert positions[-1] == 39
+    rows = [size for size, _ in sizes]
+    assert rows == sorted(rows, reverse=True)
+    assert rows[-1] == 1
+    assert sizes[-1][1] == 40  # never more than the capacity
+    steps = np.diff([0, *positions])
+    assert np.sum(steps * rows) < 1.4 * np.sum(limits())
+
+
+@eager_only
+def test_compiled_segments_have_few_shapes(model):
+    shapes = set()
+
+    def compiled(function):
+        def recorded(*arguments):
+            shapes.add(
+                (function.__name__,)
+                + tuple(
+                    tuple(x.shape)
+                    for x in keras.tree.flatten(arguments)
+                    if len(x.shape)
+                )
+            )
+            return function(*arguments)
+
+        return recorded
+
+    decode = Decode(model, kt.GreedySearch(), capacity=48)
+    generator = np.random.default_rng(3)
+    for _ in range(6):
+        source_ids = generator.integers(END + 1, V, (32, LENGTH_STEP))
+        inputs = {
+            "source_ids": source_ids.astype("int32"),
+            "max_lengths": generator.integers(1, 48, 32).astype("int32"),
+        }
+        decode.in_segments(inputs, compiled)
+    # To start; and 32, 16 and 8 rows with room for 16, 32 and 48 positions.
+    assert len(shapes) <= 1 + 3 * 3
+    assert len([shape for shape in shapes if shape[0] == "start"]) == 1
+
+
+def test_source_shapes_to_compile_are_few(model, monkeypatch):
+    """Any batch and length falls on one of few shapes."""
+    shapes = set()
+    run = model._functions.run
+
+    def recorded(key, function, inputs, jit_compile):
+        x = inputs["source_ids"]
+        shapes.add((x[0] if isinstance(x, tuple) else x).shape)
+        return run(key, function, inputs, jit_compile)
+
+    monkeypatch.setattr(model._functions, "run", recorded)
+    for rows in (1, 3, 4, 5, 6):
+        for length in (4, 9, 16, 17):
+            source_ids = np.full((rows, length), 5)
+            model.generate(source_ids, max_length=3, jit_compile=True)
+    assert shapes == {
+        (rows, length) for rows in (1, 3, 4, 6) for length in (16, 32)
+    }
+
+
+@pytest.mark.parametrize("search", [kt.GreedySearch(), kt.BeamSearch(2)])
+def test_scores_can_be_left_out(model, source_ids, search):
+    expected, _ = model.generate(source_ids, search, max_length=9)
+    (target_ids,) = model.generate(
+        source_ids, search, max_length=9, return_scores=False
+    )
+    np.testing.assert_array_equal(target_ids, expected)
