@@ -1,6 +1,7 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
 import os
+import struct
 import tempfile
 
 import keras
@@ -13,6 +14,8 @@ from tensorflow.python.framework import convert_to_constants
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
+from keras_transformer.serving.litert_translator import check_litert_file
+from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.serving.saved_model import TranslationGraph
 
 QUANTIZATIONS = (None, "float16", "int8")
@@ -139,10 +142,29 @@ def operations(content: bytes) -> list[str]:
     return sorted({name.decode() for name in names if name})
 
 
+def foreign_operations(path) -> list[str]:
+    """Lists the operations of a file that not every LiteRT runtime has.
+
+    Those are all but the built-in ones and those of tensorflow-text.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no LiteRT model, or damaged.
+    """
+    with open(check_litert_file(path), "rb") as file:
+        content = file.read()
+    try:
+        return _foreign(content)
+    except (struct.error, ValueError, TypeError, IndexError) as error:
+        raise damaged(path, error) from error
+
+
+def _foreign(content):
+    return [name for name in operations(content) if not name.startswith(TEXT)]
+
+
 def _check_operations(content):
-    strange = [
-        name for name in operations(content) if not name.startswith(TEXT)
-    ]
+    strange = _foreign(content)
     if strange:
         raise RuntimeError(
             "A LiteRT file must have built-in operations and those of "

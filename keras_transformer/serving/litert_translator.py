@@ -48,7 +48,7 @@ class LiteRTTranslator:
 
     def __init__(self, path, num_threads: int = 1):
         check_positive(num_threads=num_threads)
-        path = check_file(path)
+        path = check_litert_file(path)
         self.interpreter = _interpreter(path, num_threads)
         signatures = self.interpreter.get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
@@ -119,6 +119,15 @@ def _interpreter(path, num_threads):
             f"`LiteRTTranslator` needs {error.name}, which is not installed. "
             "`pip install keras-transformer[litert]` installs it."
         ) from error
+    try:
+        return interpreter.Interpreter(path, num_threads=num_threads)
+    except (RuntimeError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def check_litert_file(path) -> str:
+    """Returns `path` as a string, or raises unless it is a LiteRT file."""
+    path = check_file(path)
     with open(path, "rb") as file:
         start = file.read(8)
     if start[4:] != IDENTIFIER:
@@ -126,12 +135,14 @@ def _interpreter(path, num_threads):
             f"The file must be a LiteRT model. Received: {path!r}, of "
             f"{os.path.getsize(path):,} bytes."
         )
-    try:
-        return interpreter.Interpreter(path, num_threads=num_threads)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"The LiteRT model is damaged. Received: {path!r}: {error}."
-        ) from error
+    return path
+
+
+def damaged(path, error) -> ValueError:
+    """Makes the error that names a damaged file."""
+    return ValueError(
+        f"The LiteRT model is damaged. Received: {os.fspath(path)!r}: {error}."
+    )
 
 
 def _batches(lengths):
