@@ -17,6 +17,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.serving.saved_model import TranslationGraph
+from keras_transformer.translator import longest_source
 
 QUANTIZATIONS = (None, "float16", "int8")
 
@@ -48,8 +49,12 @@ def export_litert(
       of the tokens that follow, `keys` and `values`. For programs that search
       in a way of their own.
     - `tokenizers`: `start` int32 `(1,)` -> `source_model` and `target_model`
-      uint8, the SentencePiece models from that byte, and `is_fast`, whether
-      translations are joined as tensorflow-text's fast operation does.
+      uint8, the SentencePiece models from that byte, `is_fast`, whether
+      translations are joined as tensorflow-text's fast operation does, and
+      `longest_source` int32, the most tokens a source may have.
+
+    A LiteRT graph cannot check anything: programs that do not use
+    `LiteRTTranslator` check lengths before they call it.
 
     A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
     and leaves `translate_text` out.
@@ -302,9 +307,15 @@ class _LiteRTGraph:
             "target_model": target.model,
             "is_fast": bytes([_is_fast(target)]),
         }
-        return {
-            name: tf.slice(np.frombuffer(model, "uint8"), start, [-1])
+        values = {
+            name: np.frombuffer(model, "uint8")
             for name, model in models.items()
+        }
+        values["longest_source"] = np.array(
+            [longest_source(self.model)], "int32"
+        )
+        return {
+            name: tf.slice(value, start, [-1]) for name, value in values.items()
         }
 
 

@@ -43,7 +43,8 @@ class LiteRTTranslator:
         ImportError: If ai-edge-litert is not installed.
         TypeError: If `texts` are no strings.
         ValueError: If the file is no LiteRT model, damaged, or has not the
-            signatures of `export_litert`.
+            signatures of `export_litert`; or if a text is longer than the
+            exported translator takes.
     """
 
     def __init__(self, path, num_threads: int = 1):
@@ -66,6 +67,7 @@ class LiteRTTranslator:
             for name in ("source_model", "target_model")
         )
         self.is_fast = bool(models["is_fast"][0])
+        self.longest_source = int(models["longest_source"][0])
 
     def __call__(self, texts, return_scores: bool = False):
         if isinstance(texts, str) or not all(
@@ -79,6 +81,7 @@ class LiteRTTranslator:
             [*ids, END_TOKEN_ID] if ids else []
             for ids in self.source.encode(list(texts))
         ]
+        self._check_lengths(rows)
         found = {}
         for batch in _batches([len(row) for row in rows]):
             result = self._run(
@@ -97,6 +100,15 @@ class LiteRTTranslator:
         # LiteRT keeps no infinity, the score of what does not exist.
         lowest = np.finfo("float32").min
         return translations, np.where(scores > lowest, scores, -np.inf)
+
+    def _check_lengths(self, rows):
+        for index, row in enumerate(rows):
+            if len(row) > self.longest_source:
+                raise ValueError(
+                    f"`texts` must not be longer than {self.longest_source} "
+                    f"tokens. Received: text {index} of {len(row)} tokens. "
+                    "Split it into sentences."
+                )
 
     def _text(self, target_ids):
         if target_ids.ndim == 2:  # several hypotheses

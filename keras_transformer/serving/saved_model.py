@@ -13,6 +13,7 @@ from keras_transformer.slices import without_xla
 from keras_transformer.transformer import EXTRA_LENGTH
 from keras_transformer.transformer import LENGTH_STEP
 from keras_transformer.translator import TOKENS_PER_BATCH
+from keras_transformer.translator import longest_source
 
 
 def export_saved_model(translator, path, overwrite: bool = False):
@@ -131,7 +132,7 @@ class TranslationGraph(tf.Module):
 
     def _translate_ids(self, source_ids, search):
         """Sorts by length, searches in batches, and restores the order."""
-        self._check_length(source_ids)
+        source_ids = self._checked_length(source_ids)
         lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
         order = tf.argsort(lengths, direction="DESCENDING", stable=True)
         source_ids = tf.gather(source_ids, order)
@@ -177,14 +178,16 @@ class TranslationGraph(tf.Module):
         found = self.model.search(source_ids, self.search)
         return found.target_ids, found.scores
 
-    def _check_length(self, source_ids):
-        longest = self.model.max_length
-        if longest is not None:
-            tf.debugging.assert_less_equal(
-                tf.shape(source_ids)[1],
-                longest,
-                f"The source must not be longer than {longest} tokens.",
-            )
+    def _checked_length(self, source_ids):
+        longest = longest_source(self.model)
+        check = tf.debugging.assert_less_equal(
+            tf.shape(source_ids)[1],
+            longest,
+            f"The source must not be longer than {longest} tokens.",
+        )
+        # Before anything is computed, which would need memory without end.
+        with tf.control_dependencies([check]):
+            return tf.identity(source_ids)
 
     def _filled_up(self, source_ids, rows, length):
         """Adds padding up to one of few shapes."""

@@ -104,7 +104,11 @@ def exported(tmp_path_factory):
         name: make_translator(search) for name, search in SEARCHES.items()
     }
     translators["bpe"] = make_translator(
-        kt.GreedySearch(), "bpe", normalize_first=True, tie_output=False
+        kt.GreedySearch(),
+        "bpe",
+        normalize_first=True,
+        tie_output=False,
+        max_length=1000,
     )
     exports = []
     for name, translator in translators.items():
@@ -294,3 +298,16 @@ def test_truncated_file_is_not_verified(exported, tmp_path):
         path.write_bytes(content[:size])
         with pytest.raises(ValueError, match="LiteRT model is damaged"):
             kt.verify_export(translators["greedy"], path, TEXTS)
+
+
+def test_text_without_end_is_refused(exported):
+    folder, translators = exported
+    run = kt.LiteRTTranslator(folder / "greedy.tflite")
+    assert run.longest_source == 4096
+    text = "the dog sees the hen " * 50_000  # 1 MB
+    with pytest.raises(ValueError, match="than 4096 tokens.*text 1 of"):
+        run(["fox", text])
+    run = kt.LiteRTTranslator(folder / "bpe.tflite")
+    assert run.longest_source == translators["bpe"].model.max_length == 1000
+    with pytest.raises(ValueError, match="than 1000 tokens.*text 0 of"):
+        run(["the dog sees the hen " * 500])
