@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import new_folder
+from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.slices import without_xla
 from keras_transformer.transformer import EXTRA_LENGTH
 from keras_transformer.transformer import LENGTH_STEP
@@ -36,7 +37,8 @@ def export_saved_model(translator, path, overwrite: bool = False):
     length and decodes them in batches of bounded size.
 
     A program that loads it needs tensorflow, and tensorflow-text for its
-    operations; not this library.
+    operations; not this library. TensorFlow Serving finds requests to warm up
+    with.
 
     Args:
         translator: A `Translator`.
@@ -81,6 +83,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
         # Keras prints a page of tensor specs, which the docstring says better.
         with contextlib.redirect_stdout(io.StringIO()):
             archive.write_out(os.fspath(folder), verbose=False)
+        write_warmup_requests(translator, folder)
 
 
 class TranslationGraph(tf.Module):
