@@ -39,6 +39,7 @@ _TEXT = {
     "Translator": "translator",
     "corpus_scores": "text",
     "translation_dataset": "text",
+    "verify_export": "serving.verify",
 }
 
 # What runs an exported file needs neither Keras nor tensorflow.

@@ -109,7 +109,7 @@ def options(
         bool, typer.Option("--version", help="Print the version and exit.")
     ] = False,
 ):
-    """Train, use, score and export Transformers that translate text.
+    """Train, use, score, export and verify Transformers that translate text.
 
     COMMAND --help shows an example of each command. --traceback after any
     command shows where an error came from.
@@ -289,8 +289,6 @@ def translate(
     with _quiet_start():
         from keras_transformer.atomic import check_absent
         from keras_transformer.atomic import write_file
-        from keras_transformer.text.lines import read_lines
-        from keras_transformer.text.lines import read_stream
 
     if texts and input:
         raise ValueError(
@@ -315,15 +313,8 @@ def translate(
             },
             num_hypotheses=num_hypotheses,
         )
-    if input:
-        texts = list(read_lines(input))
-    elif not texts:
-        if sys.stdin.isatty():
-            print(
-                "Type sentences; Ctrl-D ends the input.",
-                file=sys.stderr,
-            )
-        texts = list(read_stream(sys.stdin.buffer, "standard input"))
+    if not texts:
+        texts = _input_lines(input)
     found, found_scores = translator(
         texts, min_length=min_length, max_length=max_length, return_scores=True
     )
@@ -482,6 +473,89 @@ def export(
             "tensorflow_text."
         )
     print(message, file=sys.stderr)
+
+
+@app.command()
+def verify(
+    folder: TranslatorFolder,
+    exports: Annotated[
+        list[Path],
+        typer.Argument(help="SavedModel folders and .tflite files."),
+    ],
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", "-i", help="Lines to translate; by default piped in."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="Nats per token by which a differing line may be less "
+            "probable; int8 needs more, such as 0.1."
+        ),
+    ] = 0.01,
+    search: SearchKind = None,
+    width: Width = 4,
+    length_penalty: LengthPenalty = 0.6,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="File for all that was found, as JSON."),
+    ] = None,
+    overwrite: Overwrite = False,
+):
+    """Compare exports with the translator they were made from.
+
+    Prints how many lines are the same, the first that is not, and size, times
+    and memory of each export. The exit code is 1 if a line differs by more
+    than --tolerance, or an export has operations that not every runtime has.
+
+    \b
+    Example:
+      keras-transformer verify runs/en-de exported/en-de/1 en-de.tflite \\
+        --input test.en
+      keras-transformer verify runs/en-de en-de-int8.tflite -i test.en \\
+        --tolerance 0.1 --json report.json
+    """  # noqa: D301
+    with _quiet_start():
+        import rich.console
+
+        from keras_transformer.atomic import check_absent
+        from keras_transformer.atomic import write_file
+        from keras_transformer.serving import verify_report
+        from keras_transformer.serving.verify import verify_export
+
+    if json_file:
+        check_absent(json_file, overwrite)
+    translator = _load(folder)
+    if search:
+        translator.search = _search(
+            search, {"width": width, "length_penalty": length_penalty}
+        )
+    lines = _input_lines(input)
+    expected = translator(lines)
+    reports = [
+        verify_export(translator, path, lines, tolerance, expected)
+        for path in exports
+    ]
+    console = rich.console.Console(markup=False, emoji=False, highlight=False)
+    verify_report.show(reports, console)
+    if json_file:
+        write_file(json_file, verify_report.to_json(reports).encode())
+    if not all(report.passed for report in reports):
+        raise typer.Exit(1)
+
+
+def _input_lines(input):
+    """Reads the lines of a file, or what is piped in or typed."""
+    from keras_transformer.text.lines import read_lines
+    from keras_transformer.text.lines import read_stream
+
+    if input:
+        return list(read_lines(input))
+    if sys.stdin.isatty():
+        print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
+    return list(read_stream(sys.stdin.buffer, "standard input"))
 
 
 def _search(name, beam, sampling=None, num_hypotheses=1):

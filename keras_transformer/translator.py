@@ -32,6 +32,10 @@ WRITTEN = re.compile(
 # cached keys and values at base size.
 TOKENS_PER_BATCH = 8192
 
+# Longest source where the model has no limit of its own, in tokens: far more
+# than any sentence, and still within the memory of a usual machine.
+LONGEST_SOURCE = 4096
+
 
 class Translator:
     """Translates strings with a trained model.
@@ -66,7 +70,9 @@ class Translator:
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If model and tokenizers differ in their vocabulary sizes,
-            or a text is longer than the model's `max_length`.
+            or a text is longer than the model's `max_length`, 4,096 tokens
+            where it has none. `translator.model.max_length = 10_000` raises
+            that, is saved and exported; learned positions cannot be raised.
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
@@ -362,14 +368,20 @@ class Translator:
         return self.target_tokenizer.encode(target_prefix)
 
     def _check_lengths(self, rows):
-        limit = self.model.max_length
+        limit = longest_source(self.model)
         for index, row in enumerate(rows):
-            if limit is not None and len(row) > limit:
+            if len(row) > limit:
                 raise ValueError(
-                    "`texts` must not be longer than the model's `max_length`. "
-                    f"Received: text {index} of {len(row)} tokens, max_length="
-                    f"{limit}."
+                    "`texts` must not be longer than the model's `max_length`, "
+                    f"{LONGEST_SOURCE} where it has none. Received: text "
+                    f"{index} of {len(row)} tokens, max_length="
+                    f"{self.model.max_length}. Split it into sentences."
                 )
+
+
+def longest_source(model) -> int:
+    """Most tokens that a source may have, its end token included."""
+    return model.max_length or LONGEST_SOURCE
 
 
 def batches_by_length(

@@ -1,6 +1,7 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
 import os
+import struct
 import tempfile
 
 import keras
@@ -14,7 +15,10 @@ from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.decoding import Decode
+from keras_transformer.serving.litert_translator import check_litert_file
+from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.serving.saved_model import TranslationGraph
+from keras_transformer.translator import longest_source
 
 QUANTIZATIONS = (None, "float16", "int8")
 
@@ -46,8 +50,12 @@ def export_litert(
       of the tokens that follow, `keys` and `values`. For programs that search
       in a way of their own.
     - `tokenizers`: `start` int32 `(1,)` -> `source_model` and `target_model`
-      uint8, the SentencePiece models from that byte, and `is_fast`, whether
-      translations are joined as tensorflow-text's fast operation does.
+      uint8, the SentencePiece models from that byte, `is_fast`, whether
+      translations are joined as tensorflow-text's fast operation does, and
+      `longest_source` int32, the most tokens a source may have.
+
+    A LiteRT graph cannot check anything: programs that do not use
+    `LiteRTTranslator` check lengths before they call it.
 
     A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
     and leaves `translate_text` out.
@@ -140,10 +148,29 @@ def operations(content: bytes) -> list[str]:
     return sorted({name.decode() for name in names if name})
 
 
+def foreign_operations(path) -> list[str]:
+    """Lists the operations of a file that not every LiteRT runtime has.
+
+    Those are all but the built-in ones and those of tensorflow-text.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no LiteRT model, or damaged.
+    """
+    with open(check_litert_file(path), "rb") as file:
+        content = file.read()
+    try:
+        return _foreign(content)
+    except (struct.error, ValueError, TypeError, IndexError) as error:
+        raise damaged(path, error) from error
+
+
+def _foreign(content):
+    return [name for name in operations(content) if not name.startswith(TEXT)]
+
+
 def _check_operations(content):
-    strange = [
-        name for name in operations(content) if not name.startswith(TEXT)
-    ]
+    strange = _foreign(content)
     if strange:
         raise RuntimeError(
             "A LiteRT file must have built-in operations and those of "
@@ -283,9 +310,15 @@ class _LiteRTGraph:
             "target_model": target.model,
             "is_fast": bytes([_is_fast(target)]),
         }
-        return {
-            name: tf.slice(np.frombuffer(model, "uint8"), start, [-1])
+        values = {
+            name: np.frombuffer(model, "uint8")
             for name, model in models.items()
+        }
+        values["longest_source"] = np.array(
+            [longest_source(self.model)], "int32"
+        )
+        return {
+            name: tf.slice(value, start, [-1]) for name, value in values.items()
         }
 
 

@@ -43,12 +43,13 @@ class LiteRTTranslator:
         ImportError: If ai-edge-litert is not installed.
         TypeError: If `texts` are no strings.
         ValueError: If the file is no LiteRT model, damaged, or has not the
-            signatures of `export_litert`.
+            signatures of `export_litert`; or if a text is longer than the
+            exported translator takes.
     """
 
     def __init__(self, path, num_threads: int = 1):
         check_positive(num_threads=num_threads)
-        path = check_file(path)
+        path = check_litert_file(path)
         self.interpreter = _interpreter(path, num_threads)
         signatures = self.interpreter.get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
@@ -66,6 +67,7 @@ class LiteRTTranslator:
             for name in ("source_model", "target_model")
         )
         self.is_fast = bool(models["is_fast"][0])
+        self.longest_source = int(models["longest_source"][0])
 
     def __call__(self, texts, return_scores: bool = False):
         if isinstance(texts, str) or not all(
@@ -79,6 +81,7 @@ class LiteRTTranslator:
             [*ids, END_TOKEN_ID] if ids else []
             for ids in self.source.encode(list(texts))
         ]
+        self._check_lengths(rows)
         found = {}
         for batch in _batches([len(row) for row in rows]):
             result = self._run(
@@ -97,6 +100,15 @@ class LiteRTTranslator:
         # LiteRT keeps no infinity, the score of what does not exist.
         lowest = np.finfo("float32").min
         return translations, np.where(scores > lowest, scores, -np.inf)
+
+    def _check_lengths(self, rows):
+        for index, row in enumerate(rows):
+            if len(row) > self.longest_source:
+                raise ValueError(
+                    f"`texts` must not be longer than {self.longest_source} "
+                    f"tokens. Received: text {index} of {len(row)} tokens. "
+                    "Split it into sentences."
+                )
 
     def _text(self, target_ids):
         if target_ids.ndim == 2:  # several hypotheses
@@ -119,6 +131,15 @@ def _interpreter(path, num_threads):
             f"`LiteRTTranslator` needs {error.name}, which is not installed. "
             "`pip install keras-transformer[litert]` installs it."
         ) from error
+    try:
+        return interpreter.Interpreter(path, num_threads=num_threads)
+    except (RuntimeError, ValueError) as error:
+        raise damaged(path, error) from error
+
+
+def check_litert_file(path) -> str:
+    """Returns `path` as a string, or raises unless it is a LiteRT file."""
+    path = check_file(path)
     with open(path, "rb") as file:
         start = file.read(8)
     if start[4:] != IDENTIFIER:
@@ -126,12 +147,14 @@ def _interpreter(path, num_threads):
             f"The file must be a LiteRT model. Received: {path!r}, of "
             f"{os.path.getsize(path):,} bytes."
         )
-    try:
-        return interpreter.Interpreter(path, num_threads=num_threads)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"The LiteRT model is damaged. Received: {path!r}: {error}."
-        ) from error
+    return path
+
+
+def damaged(path, error) -> ValueError:
+    """Makes the error that names a damaged file."""
+    return ValueError(
+        f"The LiteRT model is damaged. Received: {os.fspath(path)!r}: {error}."
+    )
 
 
 def _batches(lengths):

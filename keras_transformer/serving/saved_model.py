@@ -12,8 +12,11 @@ from keras_transformer.atomic import new_folder
 from keras_transformer.decoding import EXTRA_LENGTH
 from keras_transformer.decoding import Decode
 from keras_transformer.functions import jit
+from keras_transformer.serving.warmup import write_warmup_requests
+from keras_transformer.slices import without_xla
 from keras_transformer.transformer import LENGTH_STEP
 from keras_transformer.translator import TOKENS_PER_BATCH
+from keras_transformer.translator import longest_source
 
 
 def export_saved_model(translator, path, overwrite: bool = False):
@@ -36,7 +39,8 @@ def export_saved_model(translator, path, overwrite: bool = False):
     length and decodes them in batches of bounded size.
 
     A program that loads it needs tensorflow, and tensorflow-text for its
-    operations; not this library.
+    operations; not this library. TensorFlow Serving finds requests to warm up
+    with.
 
     Args:
         translator: A `Translator`.
@@ -81,6 +85,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
         # Keras prints a page of tensor specs, which the docstring says better.
         with contextlib.redirect_stdout(io.StringIO()):
             archive.write_out(os.fspath(folder), verbose=False)
+        write_warmup_requests(translator, folder)
 
 
 class TranslationGraph(tf.Module):
@@ -104,7 +109,8 @@ class TranslationGraph(tf.Module):
 
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
-        return self._translate_ids(source_ids, self._search)
+        with without_xla():
+            return self._translate_ids(source_ids, self._search)
 
     def translate_ids_compiled(self, source_ids):
         """Translates ids `(B, S)`, the search compiled."""
@@ -130,7 +136,7 @@ class TranslationGraph(tf.Module):
 
     def _translate_ids(self, source_ids, search):
         """Sorts by length, searches in batches, and restores the order."""
-        self._check_length(source_ids)
+        source_ids = self._checked_length(source_ids)
         lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
         order = tf.argsort(lengths, direction="DESCENDING", stable=True)
         source_ids = tf.gather(source_ids, order)
@@ -178,14 +184,16 @@ class TranslationGraph(tf.Module):
         )
         return found.target_ids, found.scores
 
-    def _check_length(self, source_ids):
-        longest = self.model.max_length
-        if longest is not None:
-            tf.debugging.assert_less_equal(
-                tf.shape(source_ids)[1],
-                longest,
-                f"The source must not be longer than {longest} tokens.",
-            )
+    def _checked_length(self, source_ids):
+        longest = longest_source(self.model)
+        check = tf.debugging.assert_less_equal(
+            tf.shape(source_ids)[1],
+            longest,
+            f"The source must not be longer than {longest} tokens.",
+        )
+        # Before anything is computed, which would need memory without end.
+        with tf.control_dependencies([check]):
+            return tf.identity(source_ids)
 
     def _filled_up(self, source_ids, rows, length):
         """Adds padding up to one of few shapes."""

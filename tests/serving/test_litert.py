@@ -104,7 +104,11 @@ def exported(tmp_path_factory):
         name: make_translator(search) for name, search in SEARCHES.items()
     }
     translators["bpe"] = make_translator(
-        kt.GreedySearch(), "bpe", normalize_first=True, tie_output=False
+        kt.GreedySearch(),
+        "bpe",
+        normalize_first=True,
+        tie_output=False,
+        max_length=1000,
     )
     exports = []
     for name, translator in translators.items():
@@ -262,3 +266,48 @@ def test_texts_are_a_sequence_of_strings(exported):
     for texts in ("the cat", [1], [None]):
         with pytest.raises(TypeError, match="must be a sequence of strings"):
             run(texts)
+
+
+def test_files_are_verified(exported, tmp_path):
+    folder, translators = exported
+    path = folder / "greedy.tflite"
+    report = kt.verify_export(translators["greedy"], path, TEXTS)
+    assert report.passed
+    assert report.format == "LiteRT"
+    assert report.identical == len(TEXTS)
+    assert report.size_bytes == path.stat().st_size
+    assert report.foreign_operations == ()
+
+    # An operation of another name, in a signature that is not run here.
+    foreign = tmp_path / "foreign.tflite"
+    content = path.read_bytes()
+    name = b"TFText>FastSentencepieceDetokenize"
+    assert name in content
+    foreign.write_bytes(content.replace(name, b"Flex" + name[4:]))
+    report = kt.verify_export(translators["greedy"], foreign, TEXTS)
+    assert report.foreign_operations == ("Flex" + name[4:].decode(),)
+    assert report.identical == len(TEXTS)
+    assert not report.passed
+
+
+def test_truncated_file_is_not_verified(exported, tmp_path):
+    folder, translators = exported
+    content = (folder / "greedy.tflite").read_bytes()
+    path = tmp_path / "x.tflite"
+    for size in (12, len(content) // 2, len(content) - 1000):
+        path.write_bytes(content[:size])
+        with pytest.raises(ValueError, match="LiteRT model is damaged"):
+            kt.verify_export(translators["greedy"], path, TEXTS)
+
+
+def test_text_without_end_is_refused(exported):
+    folder, translators = exported
+    run = kt.LiteRTTranslator(folder / "greedy.tflite")
+    assert run.longest_source == 4096
+    text = "the dog sees the hen " * 50_000  # 1 MB
+    with pytest.raises(ValueError, match="than 4096 tokens.*text 1 of"):
+        run(["fox", text])
+    run = kt.LiteRTTranslator(folder / "bpe.tflite")
+    assert run.longest_source == translators["bpe"].model.max_length == 1000
+    with pytest.raises(ValueError, match="than 1000 tokens.*text 0 of"):
+        run(["the dog sees the hen " * 500])

@@ -494,3 +494,18 @@ def test_other_backend_is_refused_before_anything_is_written(
     with pytest.raises(RuntimeError, match="TensorFlow backend only.*'torch'"):
         translator.export_saved_model(tmp_path / "new" / "1")
     assert os.listdir(tmp_path) == []
+
+
+def test_text_without_end_is_refused_before_it_is_computed(exported):
+    translator, path = exported["shared unigram"]
+    signatures = tf.saved_model.load(str(path)).signatures
+    text = "the cat sees the dog " * 50_000  # 1 MB
+    message = "must not be longer than 4096 tokens"
+    for name in ("serving_default", "translate_compiled"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            signatures[name](text=tf.constant(["fox", text]))
+    for name in ("translate_ids", "translate_ids_compiled"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            signatures[name](source_ids=tf.fill([1, 4097], 5))
+    with pytest.raises(ValueError, match="text 1 of [0-9]+ tokens, max_len"):
+        translator(["fox", text])

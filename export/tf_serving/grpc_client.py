@@ -1,0 +1,70 @@
+"""Translates lines with TensorFlow Serving over gRPC.
+
+pip install tensorflow-serving-api
+python grpc_client.py "A man rides a bike." "Two dogs play."
+python grpc_client.py < test.en > test.de
+"""
+
+import argparse
+import itertools
+import sys
+
+import grpc
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+# Lines in one request.
+LINES = 64
+
+
+def translate(texts, channel, model, signature="serving_default", timeout=60.0):
+    """Asks a server for the translations of some texts.
+
+    Args:
+        texts: A list of strings.
+        channel: A `grpc.Channel` to the server; keep it for all requests.
+        model: Its name there.
+        signature: Which signature to call.
+        timeout: Seconds to wait for an answer.
+
+    Returns:
+        A list of strings, and a list of their scores in nats.
+
+    Raises:
+        grpc.RpcError: If there is no answer, or an error.
+    """
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = signature
+    request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts, tf.string))
+    service = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+    outputs = service.Predict(request, timeout=timeout).outputs
+    translations = tf.make_ndarray(outputs["translation"]).tolist()
+    scores = tf.make_ndarray(outputs["score"]).tolist()
+    return [text.decode() for text in translations], scores
+
+
+def main(arguments=None):
+    """Translates arguments, or else what is piped in."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("texts", nargs="*", help="by default piped lines")
+    parser.add_argument("--address", default="localhost:8500")
+    parser.add_argument("--model", default="en-de")
+    parser.add_argument("--signature", default="serving_default")
+    options = parser.parse_args(arguments)
+    lines = iter(options.texts or (line.rstrip("\r\n") for line in sys.stdin))
+    try:
+        with grpc.insecure_channel(options.address) as channel:
+            while texts := list(itertools.islice(lines, LINES)):
+                translations, _ = translate(
+                    texts, channel, options.model, options.signature
+                )
+                for translation in translations:
+                    print(translation)
+    except grpc.RpcError as error:
+        sys.exit(f"{options.address}: {error.code().name}: {error.details()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Translates lines with TensorFlow Serving over REST, in plain Python.
+
+    python rest_client.py "A man rides a bike." "Two dogs play."
+    python rest_client.py < test.en > test.de
+
+Needs nothing but Python 3.11 or later.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import urllib.error
+import urllib.request
+
+# Lines in one request.
+LINES = 64
+
+
+def translate(texts, url, model, signature="serving_default", timeout=60.0):
+    """Asks a server for the translations of some texts.
+
+    Args:
+        texts: A list of strings.
+        url: Of the server, such as `http://localhost:8501`.
+        model: Its name there; `name/versions/2` for a version.
+        signature: Which signature to call.
+        timeout: Seconds to wait for an answer.
+
+    Returns:
+        A list of strings, and a list of their scores in nats.
+
+    Raises:
+        OSError: If there is no answer.
+        RuntimeError: If the server answers with an error.
+    """
+    content = {"signature_name": signature, "inputs": {"text": texts}}
+    request = urllib.request.Request(
+        f"{url.rstrip('/')}/v1/models/{model}:predict",
+        data=json.dumps(content).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            outputs = json.load(response)["outputs"]
+    except urllib.error.HTTPError as error:
+        raise RuntimeError(
+            f"The server answered {error.code}: {_reason(error.read())}"
+        ) from error
+    return outputs["translation"], outputs["score"]
+
+
+def _reason(content):
+    try:
+        return json.loads(content)["error"]
+    except (KeyError, TypeError, ValueError):  # not TensorFlow Serving
+        return content.decode(errors="replace")[:200]
+
+
+def main(arguments=None):
+    """Translates arguments, or else what is piped in."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("texts", nargs="*", help="by default piped lines")
+    parser.add_argument("--url", default="http://localhost:8501")
+    parser.add_argument("--model", default="en-de")
+    parser.add_argument("--signature", default="serving_default")
+    options = parser.parse_args(arguments)
+    lines = iter(options.texts or (line.rstrip("\r\n") for line in sys.stdin))
+    try:
+        while texts := list(itertools.islice(lines, LINES)):
+            translations, _ = translate(
+                texts, options.url, options.model, options.signature
+            )
+            for translation in translations:
+                print(translation)
+    except (OSError, RuntimeError) as error:
+        sys.exit(f"{options.url}: {error}")
+
+
+if __name__ == "__main__":
+    main()

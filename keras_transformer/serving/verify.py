@@ -1,0 +1,319 @@
+"""Whether an export says what the translator says, and what it costs."""
+
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import keras_transformer
+from keras_transformer.checks import check_finite
+from keras_transformer.serving import litert
+from keras_transformer.serving import portable
+
+# Float32 sums in another order change a token's log-probability by far less,
+# and a reader of the translations would not notice this much.
+TOLERANCE = 0.01
+
+PROGRAM = pathlib.Path(__file__).with_name("run_export.py")
+ERRORS = {"ImportError": ImportError, "ModuleNotFoundError": ImportError}
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Where an export says something else than the translator.
+
+    Attributes:
+        line: Number of the line, from 1.
+        source: The line.
+        expected: What the translator makes of it.
+        found: What the export makes of it.
+        position: Number of tokens that both begin with.
+        expected_token: The translator's token after them, `</s>` at its end.
+        found_token: The export's.
+        expected_score: Log-probability of `expected`, in nats, as the
+            translator's model computes it.
+        found_score: That of `found`.
+        token_gap: By how much less probable the model thinks the export's
+            token than the translator's, in nats.
+        gap: By how much less probable it thinks the export's text, in nats
+            per token; less than 0 where it thinks it more probable.
+    """
+
+    line: int
+    source: str
+    expected: str
+    found: str
+    position: int
+    expected_token: str
+    found_token: str
+    expected_score: float
+    found_score: float
+    token_gap: float
+    gap: float
+
+    @property
+    def severity(self) -> float:
+        """The smaller gap, in nats: what is compared with the tolerance."""
+        return min(self.token_gap, self.gap)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """What `verify_export` has found.
+
+    Attributes:
+        path: The export.
+        format: `"SavedModel"` or `"LiteRT"`.
+        lines: Number of lines.
+        identical: Number of lines translated to the same text.
+        beyond_tolerance: Number of lines that differ by more than `tolerance`.
+        tolerance: As given, in nats.
+        first_difference: The first `Difference`, or `None`.
+        worst_difference: The one with the largest gap, or `None`.
+        size_bytes: Size on disk.
+        load_seconds: Time until the export can be called; imports not
+            counted.
+        seconds_per_sentence: Time of one call with all lines, divided by
+            their number, after a call to warm up.
+        peak_memory_bytes: Most resident memory of the process that ran it,
+            libraries included.
+        foreign_operations: Operations that not every runtime has.
+    """
+
+    path: str
+    format: str
+    lines: int
+    identical: int
+    beyond_tolerance: int
+    tolerance: float
+    first_difference: Difference | None
+    worst_difference: Difference | None
+    size_bytes: int
+    load_seconds: float
+    seconds_per_sentence: float
+    peak_memory_bytes: int
+    foreign_operations: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether all lines are within tolerance, and all operations known."""
+        return not self.beyond_tolerance and not self.foreign_operations
+
+
+def verify_export(
+    translator,
+    path,
+    lines,
+    tolerance: float = TOLERANCE,
+    expected=None,
+) -> ExportReport:
+    """Compares an export with the translator it was made from.
+
+    The export runs in a process of its own: a SavedModel with tensorflow and
+    tensorflow-text and without this library, a LiteRT file with
+    `LiteRTTranslator`, without TensorFlow and Keras.
+
+    Two outputs may differ without a fault: sums in another order decide where
+    two tokens are equally probable but for rounding, and all that follows may
+    differ then. So the translator's model judges the export's output. A line
+    is beyond tolerance if the model thinks less probable, by more than
+    `tolerance` nats, both the first token that differs, given the same ones
+    before, and the whole output per token.
+
+    Args:
+        translator: The `Translator`, with the search it was exported with.
+        path: Folder of a SavedModel, or a LiteRT file.
+        lines: Texts to translate, a sequence of strings.
+        tolerance: In nats. 0.01 suits float32; weights of `"int8"` need more,
+            such as 0.1, and so does a translator that computes in bfloat16.
+        expected: What the translator says, where that is known already.
+
+    Returns:
+        An `ExportReport`.
+
+    Raises:
+        FileNotFoundError: If there is no such folder or file.
+        ImportError: If a LiteRT file is to be run without ai-edge-litert.
+        RuntimeError: If the process that runs the export fails.
+        TypeError: If `lines` are no strings.
+        ValueError: If there are no lines, or the export is damaged or not one
+            of `export_saved_model` or `export_litert`.
+    """
+    check_finite(tolerance=tolerance)
+    if tolerance < 0:
+        raise ValueError(
+            "`tolerance` must not be negative. Received: "
+            f"tolerance={tolerance}."
+        )
+    if isinstance(lines, str) or not all(isinstance(x, str) for x in lines):
+        raise TypeError(
+            "`lines` must be a sequence of strings. Received: "
+            f"{type(lines).__name__}."
+        )
+    lines = list(lines)
+    if not lines:
+        raise ValueError("`lines` must not be empty. Received: no line.")
+    path = os.fspath(path)
+    format, foreign = _inspected(path)
+    if expected is None:
+        expected = translator(lines)
+    measured = _measured(format, path, lines)
+    found = measured.pop("translations")
+    pairs = [
+        _first_unequal(*pair) for pair in zip(expected, found, strict=True)
+    ]
+    places = [index for index, pair in enumerate(pairs) if pair]
+    differences = _differences(translator, lines, places, pairs)
+    return ExportReport(
+        path=path,
+        format=format,
+        lines=len(lines),
+        identical=len(lines) - len(differences),
+        beyond_tolerance=sum(x.severity > tolerance for x in differences),
+        tolerance=tolerance,
+        first_difference=differences[0] if differences else None,
+        worst_difference=max(
+            differences, key=lambda x: x.severity, default=None
+        ),
+        size_bytes=_size(path),
+        foreign_operations=tuple(foreign),
+        **measured,
+    )
+
+
+def _inspected(path):
+    """The format of an export and its foreign operations."""
+    if os.path.isdir(path):
+        graph = portable.read_saved_model(path)
+        return "SavedModel", portable.foreign_operations(graph)
+    return "LiteRT", litert.foreign_operations(path)
+
+
+def _measured(format, path, lines):
+    """Runs the export in a process of its own."""
+    # For a LiteRT file this library must be found from anywhere.
+    root = pathlib.Path(keras_transformer.__file__).parents[1]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if format == "LiteRT":
+        paths = (str(root), environment.get("PYTHONPATH"))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    with tempfile.TemporaryDirectory() as folder:
+        task, result = (pathlib.Path(folder) / name for name in ("task", "out"))
+        content = {"format": format, "path": path, "lines": lines}
+        task.write_text(json.dumps(content), "utf-8")
+        # Without -P the modules beside the program would hide others.
+        process = subprocess.run(
+            [sys.executable, "-P", str(PROGRAM), str(task), str(result)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+        if process.returncode or not result.is_file():
+            *_, last = ["", *process.stderr.strip().splitlines()]
+            raise RuntimeError(
+                f"The process that runs {path!r} ended with code "
+                f"{process.returncode}. {last}"
+            )
+        measured = json.loads(result.read_text("utf-8"))
+    if "error" in measured:
+        name, message = measured["error"]
+        raise ERRORS.get(name, ValueError)(message)
+    return measured
+
+
+def _first_unequal(expected, found):
+    """The first hypothesis that differs, as a pair, or `None`."""
+    if isinstance(expected, str):
+        expected, found = [expected], [found]
+    return next(
+        (
+            pair
+            for pair in zip(expected, found, strict=True)
+            if len({*pair}) > 1
+        ),
+        None,
+    )
+
+
+def _differences(translator, lines, places, pairs):
+    """Says of each pair of outputs how probable the model thinks it."""
+    sources = [lines[index] for index in places]
+    sides = [
+        _scored(translator, sources, [pairs[index][side] for index in places])
+        for side in (0, 1)
+    ]
+    return [
+        _difference(index + 1, lines[index], pairs[index], expected, found)
+        for index, expected, found in zip(places, *sides, strict=True)
+    ]
+
+
+def _scored(translator, sources, texts):
+    """The tokens of each text, and the log-probability of each."""
+    tokenizer = translator.target_tokenizer
+    pieces = tokenizer.pieces
+    rows = [
+        [pieces[token] for token in (*ids, tokenizer.end_token_id)]
+        for ids in tokenizer.encode(texts)
+    ]
+    # The model cannot score a text that is longer than it may be.
+    longest = translator.model.max_length or math.inf
+    is_scored = [len(row) <= longest for row in rows]
+    _, scores = translator.score(
+        sources,
+        [text * known for text, known in zip(texts, is_scored, strict=True)],
+    )
+    return [
+        (row, _scores_of(row, of_tokens, known))
+        for row, of_tokens, known in zip(rows, scores, is_scored, strict=True)
+    ]
+
+
+def _scores_of(row, scores, known):
+    if not known:
+        return np.full(len(row), -np.inf)
+    # Empty text has empty text for its translation, without a doubt.
+    return scores if len(scores) else np.zeros(len(row))
+
+
+def _difference(line, source, texts, expected, found):
+    (tokens, scores), (found_tokens, found_scores) = expected, found
+    shorter = min(len(tokens), len(found_tokens))
+    # Different texts may have the same tokens: those of unknown characters.
+    position = next(
+        (i for i in range(shorter) if tokens[i] != found_tokens[i]), shorter - 1
+    )
+    return Difference(
+        line=line,
+        source=source,
+        expected=texts[0],
+        found=texts[1],
+        position=position,
+        expected_token=tokens[position],
+        found_token=found_tokens[position],
+        expected_score=float(np.sum(scores)),
+        found_score=float(np.sum(found_scores)),
+        token_gap=_gap(scores[position], found_scores[position]),
+        gap=_gap(np.mean(scores), np.mean(found_scores)),
+    )
+
+
+def _gap(expected, found):
+    return math.inf if found == -math.inf else float(expected - found)
+
+
+def _size(path):
+    if os.path.isfile(path):
+        return os.path.getsize(path)
+    return sum(
+        file.stat().st_size
+        for file in pathlib.Path(path).rglob("*")
+        if file.is_file()
+    )

@@ -1,0 +1,73 @@
+"""How reports of `verify_export` are shown, and kept."""
+
+import dataclasses
+import json
+import math
+
+import rich.box
+import rich.table
+
+PARTS = {
+    "format": lambda report: report.format,
+    "identical lines": lambda report: f"{report.identical} of {report.lines}",
+    "lines beyond tolerance": lambda report: str(report.beyond_tolerance),
+    "largest difference, nats per token": lambda report: (
+        f"{report.worst_difference.severity:.2g}"
+        if report.worst_difference
+        else "0"
+    ),
+    "size, MB": lambda report: f"{report.size_bytes / 1e6:.1f}",
+    "load, seconds": lambda report: f"{report.load_seconds:.2f}",
+    "a sentence, milliseconds": lambda report: (
+        f"{1000 * report.seconds_per_sentence:.2f}"
+    ),
+    "peak memory, MB": lambda report: f"{report.peak_memory_bytes / 1e6:.0f}",
+    "foreign operations": lambda report: (
+        ", ".join(report.foreign_operations) or "none"
+    ),
+}
+
+
+def show(reports, console):
+    """Prints a table, a column an export, and their first differences."""
+    table = rich.table.Table(box=rich.box.SIMPLE)
+    table.add_column()
+    for report in reports:
+        table.add_column(report.path, overflow="fold")
+    for name, part in PARTS.items():
+        table.add_row(name, *(part(report) for report in reports))
+    console.print(table)
+    for report in reports:
+        if report.first_difference:
+            console.print(_described(report), soft_wrap=True)
+
+
+def to_json(reports) -> str:
+    """All that was found, numbers that are not finite as `null`."""
+    content = [
+        {**dataclasses.asdict(report), "passed": report.passed}
+        for report in reports
+    ]
+    return json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n"
+
+
+def _described(report):
+    found = report.first_difference
+    return (
+        f"{report.path} differs first in line {found.line}: {found.source}\n"
+        f"  translator: {found.expected}  ({found.expected_score:.4f} nats)\n"
+        f"  export:     {found.found}  ({found.found_score:.4f} nats)\n"
+        f"  token {found.position + 1}: {found.expected_token} or "
+        f"{found.found_token}, {found.token_gap:.2g} nats apart; "
+        f"{found.gap:.2g} nats per token over the whole line\n"
+    )
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(x) for x in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

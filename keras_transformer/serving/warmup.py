@@ -1,0 +1,79 @@
+"""Requests that TensorFlow Serving answers before a model is ready.
+
+The first call of a graph is slower than the next; with these the server makes
+it itself, as it loads the model.
+"""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+# Where TensorFlow Serving looks for them.
+FOLDER = "assets.extra"
+FILE = "tf_serving_warmup_requests"
+
+# Tokens of the sentences, one call a group. Of the compiled signatures there
+# is none: where XLA is off the server would refuse the model.
+LENGTHS = ((1,), (5, 0, 20, 40))
+
+
+def write_warmup_requests(translator, folder):
+    """Writes requests for the signatures that run anywhere.
+
+    Args:
+        translator: The `Translator` that `folder` is an export of.
+        folder: Folder of the SavedModel.
+    """
+    path = os.path.join(folder, FOLDER)
+    os.makedirs(path, exist_ok=True)
+    with tf.io.TFRecordWriter(os.path.join(path, FILE)) as writer:
+        for lengths in LENGTHS:
+            for signature, inputs in _inputs(translator.tokenizer, lengths):
+                writer.write(prediction_log(signature, inputs))
+
+
+def prediction_log(signature: str, inputs) -> bytes:
+    """Makes a `PredictionLog` of TensorFlow Serving with one request.
+
+    Written by hand, as tensorflow-serving-api is much to install for four
+    nested messages: the numbers are those of their fields in
+    `prediction_log.proto`, `predict.proto` and `model.proto`.
+
+    Args:
+        signature: Name of the signature.
+        inputs: Dictionary of the names and arrays it is called with.
+    """
+    model_spec = _field(3, signature.encode())
+    request = _field(1, model_spec)
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        request += _field(2, _field(1, name.encode()) + _field(2, tensor))
+    predict_log = _field(1, request)
+    return _field(6, predict_log)
+
+
+def _inputs(tokenizer, lengths):
+    """Names the signatures, and makes what they are called with."""
+    ordinary = range(tokenizer.end_token_id + 1, tokenizer.vocabulary_size)
+    rows = [np.resize(ordinary, length).tolist() for length in lengths]
+    texts = tokenizer.decode(rows)
+    yield "serving_default", {"text": np.array(texts, dtype=object)}
+    source_ids = np.zeros((len(rows), max(lengths) + 1), "int32")
+    for place, row in zip(source_ids, rows, strict=True):
+        place[: len(row)] = row
+        place[len(row)] = tokenizer.end_token_id if row else 0
+    yield "translate_ids", {"source_ids": source_ids}
+
+
+def _field(number, content):
+    """A field of the protocol buffers, of the kind that has a length."""
+    return bytes([number << 3 | 2]) + _varint(len(content)) + content
+
+
+def _varint(number):
+    parts = []
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])

@@ -1,0 +1,305 @@
+"""`verify_export` tells a fault from a tie, and what an export costs."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import shutil
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer import cli
+from keras_transformer.serving import litert
+from keras_transformer.serving import verify
+
+LINES = [
+    "the cat sees the dog",
+    "",
+    "fox",
+    "the hen 😀 sees the fox",
+    "[bold] the dog " * 9,
+]
+
+
+def with_weights(translator, change):
+    """The same translator with other weights."""
+    config = translator.model.get_config()
+    model = kt.Transformer.from_config(config)
+    model.set_weights([change(x) for x in translator.model.get_weights()])
+    return kt.Translator(model, translator.tokenizer)
+
+
+def pretend(monkeypatch, translations):
+    """Lets the export say this."""
+    monkeypatch.setattr(
+        verify,
+        "_measured",
+        lambda format, path, lines: {
+            "translations": translations,
+            "load_seconds": 1.0,
+            "seconds_per_sentence": 2.0,
+            "peak_memory_bytes": 3,
+        },
+    )
+
+
+def run(*arguments, stdin=b""):
+    """Types a command; gives its exit code and what it printed."""
+    output, errors, code = io.StringIO(), io.StringIO(), 0
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        monkeypatch.setattr(
+            sys, "argv", ["keras-transformer", *map(str, arguments)]
+        )
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code or 0
+    return types.SimpleNamespace(
+        code=code, output=output.getvalue(), errors=errors.getvalue()
+    )
+
+
+def test_export_runs_without_this_library(small, tmp_path, monkeypatch):
+    (tmp_path / "keras_transformer.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    report = kt.verify_export(small.translator, small.saved_model, LINES)
+    assert report.passed
+    assert (report.format, report.lines, report.identical) == (
+        *("SavedModel", 5, 5),
+    )
+    assert report.first_difference is report.worst_difference is None
+    assert report.beyond_tolerance == 0
+    assert report.foreign_operations == ()
+    assert report.size_bytes == sum(
+        path.stat().st_size
+        for path in small.saved_model.rglob("*")
+        if path.is_file()
+    )
+    assert 0 < report.load_seconds < 60
+    assert 0 < report.seconds_per_sentence < 60
+    # TensorFlow alone needs more than the first.
+    assert 100e6 < report.peak_memory_bytes < 10e9
+
+
+def test_fault_is_found(small, monkeypatch):
+    faulty = with_weights(small.translator, lambda x: -x)
+    expected, found = small.translator(LINES), faulty(LINES)
+    pretend(monkeypatch, found)
+    report = kt.verify_export(small.translator, small.saved_model, LINES)
+    assert not report.passed
+    differing = [x for x, y in enumerate(found) if y != expected[x]]
+    assert report.identical == len(LINES) - len(differing) < len(LINES)
+    assert 0 < report.beyond_tolerance <= len(differing)
+
+    first = report.first_difference
+    assert first.line == differing[0] + 1
+    assert first.source == LINES[differing[0]]
+    texts = (expected[differing[0]], found[differing[0]])
+    assert (first.expected, first.found) == texts
+    tokenizer = small.translator.tokenizer
+    ids = [[*row, 3] for row in tokenizer.encode(texts)]
+    place = first.position
+    assert ids[0][:place] == ids[1][:place]
+    assert ids[0][place] != ids[1][place]
+    tokens = [tokenizer.pieces[row[place]] for row in ids]
+    assert [first.expected_token, first.found_token] == tokens
+
+    scores, of_tokens = small.translator.score([first.source] * 2, texts)
+    np.testing.assert_allclose(
+        (first.expected_score, first.found_score), scores, rtol=1e-4
+    )
+    np.testing.assert_allclose(
+        first.token_gap, of_tokens[0][place] - of_tokens[1][place], rtol=1e-3
+    )
+    np.testing.assert_allclose(
+        first.gap, of_tokens[0].mean() - of_tokens[1].mean(), rtol=1e-3
+    )
+    assert report.worst_difference.severity >= first.severity
+
+    lenient = kt.verify_export(
+        *(small.translator, small.saved_model, LINES), tolerance=100.0
+    )
+    assert lenient.passed
+    assert lenient.identical == report.identical
+
+
+def test_tie_is_no_fault(small, monkeypatch):
+    indifferent = with_weights(small.translator, lambda x: 0 * x)
+    found = ["Katze", "", "Hund sieht", "Fuchs", "Henne"]
+    expected = ["Hund", "", "Fuchs", "Fuchs", "Katze"]
+    pretend(monkeypatch, found)
+    report = kt.verify_export(
+        *(indifferent, small.saved_model, LINES), tolerance=1e-4,
+        expected=expected,
+    )  # fmt: skip
+    assert (report.identical, report.beyond_tolerance) == (2, 0)
+    assert report.passed
+    assert abs(report.first_difference.token_gap) < 1e-4
+
+
+def test_text_made_of_nothing_is_a_fault(small, monkeypatch):
+    found = small.translator(LINES)
+    found[1] = "Katze"
+    pretend(monkeypatch, found)
+    report = kt.verify_export(small.translator, small.saved_model, LINES)
+    assert report.first_difference.line == 2
+    assert report.first_difference.severity == np.inf
+    assert report.beyond_tolerance == 1
+
+
+def test_every_hypothesis_is_compared(small, monkeypatch):
+    translator = kt.Translator(
+        small.translator.model,
+        small.translator.tokenizer,
+        search=kt.BeamSearch(3, num_hypotheses=2),
+    )
+    found = translator(LINES)
+    found[2] = [found[2][0], "Katze sieht"]
+    pretend(monkeypatch, found)
+    report = kt.verify_export(translator, small.saved_model, LINES)
+    assert report.identical == 4
+    assert report.first_difference.found == "Katze sieht"
+
+
+def test_text_too_long_for_the_model_is_a_fault(small, make_small, monkeypatch):
+    translator = make_small(positional_encoding="learned", max_length=32)
+    found = translator(LINES[:3])
+    found[0] = "Katze sieht Hund " * 40
+    pretend(monkeypatch, found)
+    report = kt.verify_export(translator, small.saved_model, LINES[:3])
+    assert report.beyond_tolerance == 1
+
+
+def test_foreign_operations_are_a_fault(small, monkeypatch):
+    monkeypatch.setattr(
+        verify.portable, "foreign_operations", lambda graph: ["XlaSort"]
+    )
+    pretend(monkeypatch, small.translator(LINES))
+    report = kt.verify_export(small.translator, small.saved_model, LINES)
+    assert report.identical == 5
+    assert report.foreign_operations == ("XlaSort",)
+    assert not report.passed
+
+
+def test_arguments_are_checked(small):
+    check = [small.translator, small.saved_model]
+    with pytest.raises(ValueError, match="`lines` must not be empty"):
+        kt.verify_export(*check, [])
+    for lines in ("the cat", [b"the cat"]):
+        with pytest.raises(TypeError, match="`lines` must be a sequence of"):
+            kt.verify_export(*check, lines)
+    with pytest.raises(ValueError, match="`tolerance` must not be negative"):
+        kt.verify_export(*check, ["fox"], tolerance=-0.5)
+    with pytest.raises(ValueError, match="`tolerance` must be finite"):
+        kt.verify_export(*check, ["fox"], tolerance=np.nan)
+
+
+def test_damaged_weights_are_named(small, tmp_path):
+    path = tmp_path / "1"
+    shutil.copytree(small.saved_model, path)
+    (path / "variables" / "variables.index").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="SavedModel is damaged. Received: "):
+        kt.verify_export(small.translator, path, LINES)
+
+
+def test_file_that_is_no_litert_model_is_named(small, tmp_path):
+    path = tmp_path / "x.tflite"
+    with pytest.raises(FileNotFoundError, match="No such file: '.*x.tflite'"):
+        kt.verify_export(small.translator, path, LINES)
+    path.write_bytes(b"notes")
+    with pytest.raises(ValueError, match="must be a LiteRT model.*5 bytes"):
+        kt.verify_export(small.translator, path, LINES)
+    path.write_bytes(b"\x1c\0\0\0TFL3\xff\xff\xff")
+    with pytest.raises(ValueError, match="The LiteRT model is damaged"):
+        litert.foreign_operations(path)
+
+
+def test_process_that_dies_is_named(small, tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text("import os, sys; print('no memory', file=sys.stderr);"
+                       "sys.stderr.flush(); os._exit(9)")  # fmt: skip
+    monkeypatch.setattr(verify, "PROGRAM", program)
+    with pytest.raises(RuntimeError, match="ended with code 9. no memory"):
+        kt.verify_export(small.translator, small.saved_model, LINES)
+
+
+def test_missing_package_is_named(small, tmp_path, monkeypatch):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import json, sys; json.dump({'error': ['ImportError', 'x needs y']},"
+        " open(sys.argv[2], 'w'))"
+    )
+    monkeypatch.setattr(verify, "PROGRAM", program)
+    with pytest.raises(ImportError, match="x needs y"):
+        kt.verify_export(small.translator, small.saved_model, LINES)
+
+
+def test_command_compares_several_exports(small, tmp_path, monkeypatch):
+    found = small.translator(LINES)
+    found[1] = "Katze [b]"
+    pretend(monkeypatch, found)
+    text = tmp_path / "text.en"
+    text.write_text("\n".join(LINES) + "\n")
+    command = ("verify", small.folder, small.saved_model, small.saved_model)
+    report = tmp_path / "report.json"
+    result = run(*command, "-i", text, "--json", report)
+    assert (result.code, result.errors) == (1, "")
+    assert result.output.count("4 of 5") == 2
+    assert result.output.count("differs first in line 2") == 2
+    assert "Katze [b]  (-inf nats)" in result.output
+
+    first, second = json.loads(report.read_text())
+    assert first == second
+    assert not first["passed"]
+    names = {field.name for field in dataclasses.fields(verify.ExportReport)}
+    assert set(first) == {*names, "passed"}
+    assert first["first_difference"]["found"] == "Katze [b]"
+    assert first["first_difference"]["found_score"] is None
+
+    result = run(*command, "-i", text, "--json", report)
+    assert result.code == 2
+    assert "exists already" in result.errors
+
+
+def test_command_reads_lines_that_are_piped_in(small, monkeypatch):
+    lines = LINES[:3]
+    pretend(monkeypatch, small.translator(lines))
+    command = ("verify", small.folder, small.saved_model)
+    result = run(*command, stdin="\n".join(lines).encode())
+    assert (result.code, result.errors) == (0, "")
+    assert "3 of 3" in result.output
+    assert "differs" not in result.output
+    result = run(*command)
+    assert (result.code, result.output) == (2, "")
+    message = "keras-transformer: `lines` must not be empty. Received: no line."
+    assert result.errors == f"{message}\n"
+
+
+def test_command_compares_with_the_search_that_was_exported(small, monkeypatch):
+    translator = kt.Translator.load(small.folder)
+    translator.search = kt.BeamSearch(3, 1.5)
+    pretend(monkeypatch, translator(LINES))
+    command = ("verify", small.folder, small.saved_model, "--search", "beam")
+    options = ("--width", "3", "--length-penalty", "1.5")
+    result = run(*command, *options, stdin="\n".join(LINES).encode())
+    assert result.code == 0, result.output
+    assert "5 of 5" in result.output
+
+
+def test_command_names_what_is_no_export(small, tmp_path):
+    result = run("verify", small.folder, tmp_path, stdin=b"fox\n")
+    assert result.code == 2
+    assert result.output == ""
+    assert "The folder must hold a SavedModel" in result.errors
+    assert len(result.errors.splitlines()) == 1
+    assert os.listdir(tmp_path) == []
