@@ -13,6 +13,7 @@ from keras_transformer.feed_forward import FeedForward
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
+from keras_transformer.slices import write_slice
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -209,7 +210,7 @@ class DecoderLayer(keras.layers.Layer):
         y = self.self_attention_add_norm.before(x)
         first = position * inputs.shape[1]
         cache = tuple(
-            ops.slice_update(kept, (0, 0, first, 0), new)
+            write_slice(kept, first, new)
             for kept, new in zip(
                 cache, self.self_attention.keys_and_values(y), strict=True
             )

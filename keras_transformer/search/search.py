@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_token_ids
+from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 # Added to the logit of what must not be chosen. Finite, so that sums over a
@@ -235,7 +236,7 @@ def repeat_while(condition, body, state):
 
 def write_column(x, position, column):
     """Writes `(B, W)` at a position of `(B, W, T)`."""
-    return ops.slice_update(x, (0, 0, position), ops.expand_dims(column, 2))
+    return write_slice(x, position, ops.expand_dims(column, 2))
 
 
 def _sized_like(x, new):

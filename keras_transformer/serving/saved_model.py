@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import new_folder
+from keras_transformer.slices import without_xla
 from keras_transformer.transformer import EXTRA_LENGTH
 from keras_transformer.transformer import LENGTH_STEP
 from keras_transformer.translator import TOKENS_PER_BATCH
@@ -102,7 +103,8 @@ class TranslationGraph(tf.Module):
 
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
-        return self._translate_ids(source_ids, self._search)
+        with without_xla():
+            return self._translate_ids(source_ids, self._search)
 
     def translate_ids_compiled(self, source_ids):
         """Translates ids `(B, S)`, the search compiled."""

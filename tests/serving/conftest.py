@@ -1,0 +1,58 @@
+"""A small translator and its SavedModel, for all that looks at exports."""
+
+import types
+
+import keras
+import pytest
+
+import keras_transformer as kt
+
+ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
+PAIRS = [
+    (f"the {one} sees the {other}", f"{ANIMALS[one]} sieht {ANIMALS[other]}")
+    for one in ANIMALS
+    for other in ANIMALS
+] * 5
+
+
+def make_small_translator(model_type="unigram", search=None, **options):
+    """Has random weights that prefer some token clearly."""
+    keras.utils.set_random_seed(7)
+    tokenizer = kt.Tokenizer.train(
+        [text for pair in PAIRS for text in pair],
+        vocabulary_size=32,
+        model_type=model_type,
+        verbose=0,
+    )
+    model = kt.Transformer(
+        tokenizer.vocabulary_size,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=16,
+        intermediate_dim=32,
+        **options,
+    )
+    for variable in model.trainable_variables:
+        if variable.ndim == 2:
+            variable.assign(3 * variable.numpy())
+    return kt.Translator(model, tokenizer, search=search)
+
+
+@pytest.fixture(scope="session")
+def make_small():
+    """Gives the function that makes such a translator."""
+    return make_small_translator
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """The translator, its folder, and its SavedModel, version 1."""
+    folder = tmp_path_factory.mktemp("small")
+    translator = make_small_translator()
+    translator.save(folder / "translator")
+    translator.export_saved_model(folder / "exported" / "1")
+    return types.SimpleNamespace(
+        translator=translator,
+        folder=folder / "translator",
+        saved_model=folder / "exported" / "1",
+    )

@@ -1,0 +1,122 @@
+"""SavedModels run where there is TensorFlow, and no XLA."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.serving.portable import foreign_operations
+from keras_transformer.serving.portable import portable_operations
+from keras_transformer.serving.portable import read_saved_model
+from keras_transformer.serving.portable import xla_operations
+
+TEXTS = ["the cat sees the dog", "", "fox", "the hen sees the fox " * 9]
+
+# TensorFlow Serving does the same when it starts, unless told otherwise.
+WITHOUT_XLA = """
+import ctypes, json, os, sys
+import tensorflow as tf
+import tensorflow_text
+
+folder = os.path.dirname(tf.__file__)
+library = ctypes.CDLL(os.path.join(folder, "libtensorflow_cc.so.2"))
+library._ZN10tensorflow21DisableXlaCompilationEv()
+signatures = tf.saved_model.load(sys.argv[1]).signatures
+texts = tf.constant(json.loads(sys.argv[2]))
+found = signatures["serving_default"](text=texts)["translation"].numpy()
+print(json.dumps([text.decode() for text in found]))
+signatures["translate_compiled"](text=texts)
+"""
+
+
+def test_export_runs_where_xla_is_off(small):
+    process = subprocess.run(
+        [
+            *(sys.executable, "-c", WITHOUT_XLA),
+            *(str(small.saved_model), json.dumps(TEXTS)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert process.stdout, process.stderr[-3000:]
+    assert json.loads(process.stdout) == small.translator(TEXTS)
+    # So that the switch is known to do something.
+    assert "XLA compilation disabled" in process.stderr
+    assert process.returncode == 1
+
+
+def test_export_has_portable_operations_alone(small):
+    graph = read_saved_model(small.saved_model)
+    assert foreign_operations(graph) == []
+    assert xla_operations(graph, ["translate_compiled"]) != set()
+    assert xla_operations(graph, ["translate_ids_compiled"]) != set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "search",
+    [
+        kt.BeamSearch(3, num_hypotheses=2, repetition_penalty=1.5),
+        kt.Sampling(top_k=5, top_p=0.9, no_repeat_ngram_size=2),
+    ],
+    ids=["beam", "sampling"],
+)
+def test_every_search_has_portable_operations_alone(
+    make_small, search, tmp_path
+):
+    translator = make_small(
+        "bpe", search, positional_encoding="learned", max_length=64
+    )
+    translator.export_saved_model(tmp_path / "1")
+    assert foreign_operations(read_saved_model(tmp_path / "1")) == []
+
+
+def test_foreign_operations_are_found_in_functions_of_functions(small):
+    graph = read_saved_model(small.saved_model)
+    loops = [
+        node
+        for function in graph.graph_def.library.function
+        for node in function.node_def
+        if node.op in ("While", "StatelessWhile")
+    ]
+    functions = {
+        function.signature.name: function
+        for function in graph.graph_def.library.function
+    }
+    body = functions[loops[0].attr["body"].func.name]
+    body.node_def.add(name="new", op="NewOperation")
+    assert foreign_operations(graph) == ["NewOperation"]
+
+
+def test_functions_for_xla_are_found_where_a_portable_signature_calls(small):
+    graph = read_saved_model(small.saved_model)
+    graph.signature_def["serving_default"].CopyFrom(
+        graph.signature_def["translate_compiled"]
+    )
+    assert "_XlaMustCompile" in foreign_operations(graph)
+
+
+def test_list_of_operations_is_whole():
+    names = portable_operations()
+    assert {"MatMul", "While", "TFText>FastSentencepieceTokenize"} <= names
+    assert len(names) > 1000
+
+
+def test_what_is_no_export_is_named(small, tmp_path):
+    with pytest.raises(FileNotFoundError, match="No such folder: '.*missing'"):
+        read_saved_model(tmp_path / "missing")
+    with pytest.raises(ValueError, match="must hold a SavedModel.*such as /1"):
+        read_saved_model(small.saved_model.parent)
+    content = (small.saved_model / "saved_model.pb").read_bytes()
+    for damaged in (b"", b"no model", content[: len(content) // 2]):
+        (tmp_path / "saved_model.pb").write_bytes(damaged)
+        with pytest.raises(ValueError, match="SavedModel is damaged.*bytes"):
+            read_saved_model(tmp_path)
+    tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
+    message = "one that `export_saved_model` has written.*serving_default"
+    with pytest.raises(ValueError, match=message):
+        read_saved_model(tmp_path / "other")
