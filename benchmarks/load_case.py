@@ -103,21 +103,23 @@ class Load:
         ]
         interval = min(1.0, seconds / LEAST_SAMPLES)
         samples, done = [], 0
-        start = time.perf_counter()
+        start = last = time.perf_counter()
         for thread in threads:
             thread.start()
         try:
-            for number in range(1, round(seconds / interval) + 1):
-                wanted = start + number * interval
-                time.sleep(max(wanted - time.perf_counter(), 0))
+            # Counted, so that a machine that sleeps takes no sample away.
+            for _ in range(round(seconds / interval)):
+                time.sleep(interval)
+                now = time.perf_counter()
                 before, done = done, self.num_sentences
                 samples.append(
                     {
-                        "second": time.perf_counter() - start,
-                        "sentences_per_second": (done - before) / interval,
+                        "second": now - start,
+                        "sentences_per_second": (done - before) / (now - last),
                         **state(),
                     }
                 )
+                last = now
         finally:
             self.stop.set()
             for thread in threads:
