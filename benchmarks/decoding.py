@@ -10,12 +10,11 @@ which reads this file too.
 """
 
 import itertools
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
+import command
 import engines
 import text_case
 import typer
@@ -30,21 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-
-def main():
-    """Runs the command; errors of the user are one line and exit code 2."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    try:
-        sys.exit(app(standalone_mode=False))
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        message = str(error)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # as typer's own have
-            raise
-        message = error.format_message()
-    print(f"decoding.py: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
 
 
 @app.command()
@@ -117,7 +101,7 @@ def measure(
     names = _listed(
         "--engines", ",".join(registry) if engine == "all" else engine, registry
     )
-    _make_folder(output, overwrite)
+    command.make_folder(output, overwrite)
     run = Run(output, registry, [] if step_plot else names, runs)
     if text:
         run.measure_text(text, source, searches)
@@ -133,17 +117,6 @@ def measure(
         run.measure_grid(cases)
     if run.has_failed:
         raise typer.Exit(1)
-
-
-def _make_folder(path, overwrite):
-    if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"{os.fspath(path)!r} must be a folder.")
-    if path.is_dir() and any(path.iterdir()) and not overwrite:
-        raise FileExistsError(
-            f"{os.fspath(path)!r} is not empty, and nothing in it was touched. "
-            "Pass `--overwrite` to replace earlier results."
-        )
-    path.mkdir(parents=True, exist_ok=True)
 
 
 def _listed(option, text, choices=None):
@@ -171,4 +144,4 @@ def _numbers(option, text):
 
 
 if __name__ == "__main__":
-    main()
+    command.run(app)

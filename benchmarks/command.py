@@ -1,0 +1,33 @@
+"""What the commands of this folder have in common."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def run(app):
+    """Runs a command; errors of the user are one line and exit code 2."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        sys.exit(app(standalone_mode=False))
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        message = str(error)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # as typer's own have
+            raise
+        message = error.format_message()
+    name = Path(sys.argv[0]).name
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def make_folder(path, overwrite):
+    """Makes the folder of the results, or refuses one that is in use."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"{os.fspath(path)!r} must be a folder.")
+    if path.is_dir() and any(path.iterdir()) and not overwrite:
+        raise FileExistsError(
+            f"{os.fspath(path)!r} is not empty, and nothing in it was touched. "
+            "Pass `--overwrite` to replace earlier results."
+        )
+    path.mkdir(parents=True, exist_ok=True)

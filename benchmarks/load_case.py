@@ -1,0 +1,253 @@
+"""Many threads and one exported model, in a process of its own.
+
+The process runs this file and imports nothing but what its engine needs.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+NUM_REQUESTS = 500  # different ones
+SENTENCES = (1, 1, 1, 2, 3, 5, 8)  # in one request
+SEED = 1
+# Samples of memory and throughput: one a second, but never fewer than these.
+LEAST_SAMPLES = 24
+# Share of the time in which memory may still grow.
+WARM_UP = 1 / 6
+# What memory may differ by and still be flat: the greater of the two.
+FLAT_SHARE = 0.05
+FLAT_BYTES = 20_000_000
+# What TensorFlow logs when XLA has compiled something, if asked to.
+LOG_COMPILATIONS = {"TF_CPP_VMODULE": "device_compiler=1"}
+COMPILATION = b"Compilation of XLA executable time"
+
+
+class SavedModel:
+    """One loaded SavedModel, shared by all threads."""
+
+    title = "SavedModel"
+
+    def __init__(self, path):
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401  (registers operations)
+
+        self.constant = tf.constant
+        self.loaded = tf.saved_model.load(path)
+        self.serve = self.loaded.signatures["serving_default"]
+
+    def translators(self, number):
+        return [self.translate] * number
+
+    def translate(self, texts):
+        translations = self.serve(text=self.constant(texts))["translation"]
+        return [text.decode() for text in translations.numpy()]
+
+    @staticmethod
+    def num_traces():
+        from tensorflow.python.eager import context
+
+        return len(context.context().list_function_names())
+
+
+class LiteRT:
+    """A LiteRT runner for each thread: an interpreter is for one only."""
+
+    title = "LiteRT"
+
+    def __init__(self, path):
+        self.path = path
+
+    def translators(self, number):
+        from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+        return [LiteRTTranslator(self.path) for _ in range(number)]
+
+    @staticmethod
+    def num_traces():
+        return 0  # there is nothing to trace in an interpreter
+
+
+ENGINES = {"saved-model": SavedModel, "litert": LiteRT}
+
+
+class Load:
+    """Threads that translate, and what they have done so far.
+
+    Args:
+        requests: Lists of strings.
+    """
+
+    def __init__(self, requests):
+        self.requests = requests
+        self.lock = threading.Lock()
+        self.stop = threading.Event()
+        self.answers = {}  # the first ones, by place in `requests`
+        self.num_calls = self.num_sentences = self.num_different = 0
+        self.errors = []
+
+    def run(self, translators, seconds, state):
+        """Runs a thread for each translator.
+
+        Returns:
+            A sample for each second, or more of them in a short time.
+        """
+        threads = [
+            threading.Thread(target=self._translate, args=pair)
+            for pair in enumerate(translators)
+        ]
+        interval = min(1.0, seconds / LEAST_SAMPLES)
+        samples, done = [], 0
+        start = last = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        try:
+            # Counted, so that a machine that sleeps takes no sample away.
+            for _ in range(round(seconds / interval)):
+                time.sleep(interval)
+                now = time.perf_counter()
+                before, done = done, self.num_sentences
+                samples.append(
+                    {
+                        "second": now - start,
+                        "sentences_per_second": (done - before) / (now - last),
+                        **state(),
+                    }
+                )
+                last = now
+        finally:
+            self.stop.set()
+            for thread in threads:
+                thread.join()
+        return samples
+
+    def count_different(self, translate):
+        """Translates again, one request after the other, and compares."""
+        return self.num_different + sum(
+            translate(self.requests[place]) != answer
+            for place, answer in self.answers.items()
+        )
+
+    def _translate(self, seed, translate):
+        generator = random.Random(seed)
+        while not self.stop.is_set():
+            place = generator.randrange(len(self.requests))
+            try:
+                answer = translate(self.requests[place])
+            except Exception as error:
+                with self.lock:
+                    self.errors.append(f"{type(error).__name__}: {error}")
+                return
+            with self.lock:
+                self.num_calls += 1
+                self.num_sentences += len(answer)
+                first = self.answers.setdefault(place, answer)
+                self.num_different += first != answer
+
+
+def measure(
+    name: str, path: str, texts: list[str], threads: int, seconds: float, log
+) -> dict:
+    """Translates with many threads, and then with one to compare.
+
+    Compared after, not before, so that each length is new to the threads.
+
+    Returns:
+        The samples, how many calls were made, how many answers were others
+        than the serial ones, and the errors.
+    """
+    engine = ENGINES[name](path)
+    translators = engine.translators(threads)
+    load = Load(make_requests(texts))
+
+    def state():
+        return {
+            "bytes": resident_bytes(),
+            "traces": engine.num_traces(),
+            "compilations": Path(log).read_bytes().count(COMPILATION),
+        }
+
+    samples = load.run(translators, seconds, state)
+    return {
+        "samples": samples,
+        "calls": load.num_calls,
+        "different": load.count_different(translators[0]),
+        "errors": load.errors,
+    }
+
+
+def measure_elsewhere(log: Path, **job) -> dict:
+    """Runs `measure` in a new process; what it prints goes to `log`."""
+    with tempfile.TemporaryDirectory() as folder, open(log, "wb") as file:
+        result = Path(folder, "result.json")
+        process = subprocess.run(
+            [sys.executable, __file__, result],
+            input=json.dumps({**job, "log": os.fspath(log)}),
+            env={**os.environ, **LOG_COMPILATIONS, "TF_CPP_MIN_LOG_LEVEL": "0"},
+            stdout=file,
+            stderr=file,
+            text=True,
+        )
+        if process.returncode:
+            raise RuntimeError(
+                f"its process ended with code {process.returncode}"
+            )
+        return json.loads(result.read_text("utf-8"))
+
+
+def make_requests(texts: list[str]) -> list[list[str]]:
+    """Draws texts together, a few for each request."""
+    generator = random.Random(SEED)
+    return [
+        generator.choices(texts, k=generator.choice(SENTENCES))
+        for _ in range(NUM_REQUESTS)
+    ]
+
+
+def judge(measured: dict) -> dict:
+    """Says how memory and compilations went on after the warm-up.
+
+    Memory is flat if its most in the last third is not above its most in the
+    first third by more than 5 % or 20 MB.
+    """
+    samples = measured["samples"]
+    warm = samples[round(WARM_UP * len(samples)) :]
+    third = len(warm) // 3
+    first, last = (
+        max(sample["bytes"] for sample in part)
+        for part in (warm[:third], warm[-third:])
+    )
+    found = {
+        "first_third_bytes": first,
+        "last_third_bytes": last,
+        "is_flat": last - first <= max(FLAT_SHARE * first, FLAT_BYTES),
+    }
+    for name in ("traces", "compilations"):
+        found[f"new_{name}"] = warm[-1][name] - warm[0][name]
+    return found
+
+
+def is_good(measured: dict) -> bool:
+    """Whether nothing is amiss with what was measured and judged."""
+    wrong = ("different", "errors", "new_traces", "new_compilations")
+    return (
+        measured["calls"] > 0
+        and measured["is_flat"]
+        and not any(measured[name] for name in wrong)
+    )
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, on Linux."""
+    pages = Path("/proc/self/statm").read_text("ascii").split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    found = measure(**json.load(sys.stdin))
+    Path(sys.argv[1]).write_text(json.dumps(found), "utf-8")
