@@ -12,14 +12,12 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
 from keras_transformer.search import seeds_of
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-
-# Section 6.1: the output may be so much longer than the input, in tokens.
-EXTRA_LENGTH = 50
 
 # Target positions that a cache has room for at first.
 FIRST_ROOM = 16

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
@@ -11,7 +12,6 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
-from keras_transformer.decoding import EXTRA_LENGTH
 from keras_transformer.decoding import Decode
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder

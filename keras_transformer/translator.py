@@ -12,10 +12,11 @@ import safetensors.numpy
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
-from keras_transformer.checks import check_positive
+from keras_transformer.batches import TOKENS_PER_BATCH
+from keras_transformer.batches import batches_by_length
+from keras_transformer.batches import padded
 from keras_transformer.search import GreedySearch
 from keras_transformer.text.tokenizer import Tokenizer
-from keras_transformer.transformer import EXTRA_LENGTH
 from keras_transformer.transformer import Transformer
 from keras_transformer.version import __version__
 
@@ -27,10 +28,6 @@ WRITTEN = re.compile(
     r"\.?((model|tokenizer|source|target)-[0-9a-f]{8}\.(safetensors|model)"
     r"|translator\.json)(\.\w{8})?"
 )
-
-# Source tokens in one batch with the room for their targets; about 200 MB of
-# cached keys and values at base size.
-TOKENS_PER_BATCH = 8192
 
 # Longest source where the model has no limit of its own, in tokens: far more
 # than any sentence, and still within the memory of a usual machine.
@@ -154,9 +151,9 @@ class Translator:
         ):
             prefix_ids = None
             if prefixes is not None:
-                prefix_ids = _padded([prefixes[index] for index in batch])
+                prefix_ids = padded([prefixes[index] for index in batch])
             target_ids, *batch_scores = self.model.generate(
-                _padded([rows[index] for index in batch]),
+                padded([rows[index] for index in batch]),
                 search=self.search,
                 min_length=min_length,
                 max_length=max_length,
@@ -222,8 +219,8 @@ class Translator:
         ]
         for batch in batches_by_length(longest):
             batch_scores = self.model.score(
-                _padded([sources[index] for index in batch]),
-                _padded([targets[index] for index in batch]),
+                padded([sources[index] for index in batch]),
+                padded([targets[index] for index in batch]),
             )
             for index, of_tokens, of_all in zip(
                 batch, *batch_scores, strict=True
@@ -384,44 +381,6 @@ def longest_source(model) -> int:
     return model.max_length or LONGEST_SOURCE
 
 
-def batches_by_length(
-    lengths,
-    tokens_per_batch: int = TOKENS_PER_BATCH,
-    width: int = 1,
-    max_length: int | None = None,
-):
-    """Groups sentences of like length, longest first.
-
-    Args:
-        lengths: Tokens of each sentence.
-        tokens_per_batch: Most tokens of a batch, with padding and with the
-            room for the targets; a longer sentence is a batch of its own.
-        width: Number of targets that each sentence needs room for.
-        max_length: Most tokens of a target; by default those of the source +
-            50.
-
-    Returns:
-        A list of lists of indices; sentences without tokens are in none.
-
-    Example:
-    >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=110)
-    [[1], [3, 0]]
-    """
-    check_positive(tokens_per_batch=tokens_per_batch, width=width)
-    batches = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not lengths[index]:
-            break
-        if batches:
-            longest = lengths[batches[-1][0]]
-            room = max(longest, max_length or longest + EXTRA_LENGTH) * width
-            if (len(batches[-1]) + 1) * room <= tokens_per_batch:
-                batches[-1].append(index)
-                continue
-        batches.append([index])
-    return batches
-
-
 def named_weights(model) -> dict[str, np.ndarray]:
     """The weights of a model by the path of their layers."""
     return {
@@ -513,10 +472,3 @@ def _weights_on_disk(path):
 
 def _weight_name(model, variable):
     return variable.path.removeprefix(f"{model.name}/")
-
-
-def _padded(rows):
-    ids = np.zeros((len(rows), max(map(len, rows))), "int32")
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = values
-    return ids

@@ -17,6 +17,7 @@ import safetensors.numpy
 import keras_transformer as kt
 from keras_transformer import atomic
 from keras_transformer import translator as translator_module
+from keras_transformer.batches import batches_by_length
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [
@@ -333,7 +334,7 @@ def test_as_many_translations_as_texts_are_scored(translator):
 @pytest.mark.parametrize("tokens", [1, 60, 130, 1000, 8192])
 def test_batches_hold_each_sentence_once_within_the_limit(tokens, width):
     lengths = [3, 0, 17, 9, 9, 200, 1, 0, 50, 2] * 7
-    batches = translator_module.batches_by_length(lengths, tokens, width)
+    batches = batches_by_length(lengths, tokens, width)
     indices = [index for batch in batches for index in batch]
     assert sorted(indices) == [i for i, length in enumerate(lengths) if length]
     for batch in batches:
@@ -343,9 +344,7 @@ def test_batches_hold_each_sentence_once_within_the_limit(tokens, width):
 
 
 def test_batches_leave_room_for_long_targets():
-    batches = translator_module.batches_by_length(
-        [4] * 6, tokens_per_batch=1000, max_length=500
-    )
+    batches = batches_by_length([4] * 6, tokens_per_batch=1000, max_length=500)
     assert [len(batch) for batch in batches] == [2, 2, 2]
 
 

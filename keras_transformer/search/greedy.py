@@ -27,6 +27,7 @@ class GreedySearch(IndependentSearch):
             or another argument is negative.
 
     Example:
+    >>> from keras_transformer.search import Problem
     >>> def step(token_ids, position, cache, ancestry):  # counts to 3, the end
     ...     return keras.ops.one_hot(token_ids + 1, 5) * 9.0, cache
     >>> found = GreedySearch()(

@@ -52,7 +52,8 @@ def export_litert(
     - `tokenizers`: `start` int32 `(1,)` -> `source_model` and `target_model`
       uint8, the SentencePiece models from that byte, `is_fast`, whether
       translations are joined as tensorflow-text's fast operation does, and
-      `longest_source` int32, the most tokens a source may have.
+      int32 `longest_source`, the most tokens a source may have, `num_slots`
+      and `num_hypotheses` of the search.
 
     A LiteRT graph cannot check anything: programs that do not use
     `LiteRTTranslator` check lengths before they call it.
@@ -314,9 +315,13 @@ class _LiteRTGraph:
             name: np.frombuffer(model, "uint8")
             for name, model in models.items()
         }
-        values["longest_source"] = np.array(
-            [longest_source(self.model)], "int32"
-        )
+        search = self.translator.search
+        for name, number in (
+            ("longest_source", longest_source(self.model)),
+            ("num_slots", search.num_slots),
+            ("num_hypotheses", search.num_hypotheses),
+        ):
+            values[name] = np.array([number], "int32")
         return {
             name: tf.slice(value, start, [-1]) for name, value in values.items()
         }

@@ -1,19 +1,27 @@
 """A translator that runs a LiteRT file, without TensorFlow."""
 
+import contextlib
 import os
+import queue
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import sentencepiece
 
+from keras_transformer.batches import batches_by_length
+from keras_transformer.batches import padded
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.pieces import join_pieces
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# Source tokens in one batch with the room for their targets.
+# Source tokens in one batch with the room for their targets: few, so that
+# what a step computes stays in the processor's caches.
 TOKENS_PER_BATCH = 2048
-EXTRA_LENGTH = 50
+
+# What `export_litert` writes beside the SentencePiece models.
+FACTS = ("is_fast", "longest_source", "num_slots", "num_hypotheses")
 
 # What a LiteRT file begins with, after four bytes.
 IDENTIFIER = b"TFL3"
@@ -27,7 +35,11 @@ class LiteRTTranslator:
 
     Args:
         path: The file.
-        num_threads: Threads to compute with. One is faster for small models.
+        num_threads: Threads that compute one batch. One is best for small
+            models.
+        num_workers: Batches to compute at the same time; for many texts,
+            workers gain more than threads. Each has memory of its own, about
+            as much as the first.
 
     Call arguments:
         texts: A sequence of strings, of any number.
@@ -47,18 +59,26 @@ class LiteRTTranslator:
             exported translator takes.
     """
 
-    def __init__(self, path, num_threads: int = 1):
-        check_positive(num_threads=num_threads)
+    def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
+        check_positive(num_threads=num_threads, num_workers=num_workers)
         path = check_litert_file(path)
-        self.interpreter = _interpreter(path, num_threads)
-        signatures = self.interpreter.get_signature_list()
+        interpreters = [
+            _interpreter(path, num_threads) for _ in range(num_workers)
+        ]
+        signatures = interpreters[0].get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
+        if not missing:
+            missing = set(FACTS) - set(signatures["tokenizers"]["outputs"])
         if missing:
             raise ValueError(
-                "The file must be one that `export_litert` has written. "
-                f"Received: {path!r} without the signatures "
-                f"{', '.join(sorted(missing))}."
+                "The file must be one that `export_litert` of this version has "
+                f"written. Received: {path!r} without the signatures or "
+                f"outputs {', '.join(sorted(missing))}."
             )
+        self.num_workers = num_workers
+        self._idle = queue.SimpleQueue()
+        for interpreter in interpreters:
+            self._idle.put(interpreter)
         models = self._run("tokenizers", start=np.zeros(1, "int32"))
         self.source, self.target = (
             sentencepiece.SentencePieceProcessor(
@@ -66,8 +86,9 @@ class LiteRTTranslator:
             )
             for name in ("source_model", "target_model")
         )
-        self.is_fast = bool(models["is_fast"][0])
-        self.longest_source = int(models["longest_source"][0])
+        self.is_fast, self.longest_source, self.num_slots, self.width = (
+            int(models[name][0]) for name in FACTS
+        )
 
     def __call__(self, texts, return_scores: bool = False):
         if isinstance(texts, str) or not all(
@@ -82,24 +103,33 @@ class LiteRTTranslator:
             for ids in self.source.encode(list(texts))
         ]
         self._check_lengths(rows)
-        found = {}
-        for batch in _batches([len(row) for row in rows]):
-            result = self._run(
+        translations = [[""] * self.width for _ in rows]
+        scores = np.full((len(rows), self.width), -np.inf, "float32")
+        scores[:, 0] = 0.0  # of empty text
+
+        def translate(batch):
+            return self._run(
                 "translate_ids",
-                source_ids=_padded([rows[index] for index in batch]),
+                source_ids=padded([rows[index] for index in batch]),
             )
-            for index, target_ids, score in zip(
-                batch, result["target_ids"], result["score"], strict=True
-            ):
-                found[index] = self._text(target_ids), score
-        translations = [found[index][0] for index in range(len(rows))]
-        if not return_scores:
-            return translations
-        scores = [found[index][1] for index in range(len(rows))]
-        scores = np.array(scores, "float32")
+
+        batches = batches_by_length(
+            [len(row) for row in rows], TOKENS_PER_BATCH, self.num_slots
+        )
+        for batch, result in zip(
+            batches, self._map(translate, batches), strict=True
+        ):
+            shape = (len(batch), self.width, -1)
+            target_ids = result["target_ids"].reshape(shape)
+            for index, hypotheses in zip(batch, target_ids, strict=True):
+                translations[index] = [self._text(ids) for ids in hypotheses]
+            scores[batch] = result["score"].reshape(shape[:2])
         # LiteRT keeps no infinity, the score of what does not exist.
-        lowest = np.finfo("float32").min
-        return translations, np.where(scores > lowest, scores, -np.inf)
+        scores[scores <= np.finfo("float32").min] = -np.inf
+        if self.width == 1:
+            translations = [texts[0] for texts in translations]
+            scores = scores[:, 0]
+        return (translations, scores) if return_scores else translations
 
     def _check_lengths(self, rows):
         for index, row in enumerate(rows):
@@ -111,16 +141,30 @@ class LiteRTTranslator:
                 )
 
     def _text(self, target_ids):
-        if target_ids.ndim == 2:  # several hypotheses
-            return [self._text(row) for row in target_ids]
         special = (PAD_TOKEN_ID, END_TOKEN_ID)
         ids = [token for token in target_ids.tolist() if token not in special]
         if self.is_fast:
             return join_pieces(self.target, ids)
         return self.target.decode(ids)
 
+    def _map(self, function, batches):
+        if self.num_workers == 1:
+            return [function(batch) for batch in batches]
+        with ThreadPoolExecutor(self.num_workers) as workers:
+            return list(workers.map(function, batches))
+
     def _run(self, signature, **inputs):
-        return self.interpreter.get_signature_runner(signature)(**inputs)
+        """Runs a signature on an interpreter that no other thread uses."""
+        with self._interpreter() as interpreter:
+            return interpreter.get_signature_runner(signature)(**inputs)
+
+    @contextlib.contextmanager
+    def _interpreter(self):
+        interpreter = self._idle.get()
+        try:
+            yield interpreter
+        finally:
+            self._idle.put(interpreter)
 
 
 def _interpreter(path, num_threads):
@@ -155,23 +199,3 @@ def damaged(path, error) -> ValueError:
     return ValueError(
         f"The LiteRT model is damaged. Received: {os.fspath(path)!r}: {error}."
     )
-
-
-def _batches(lengths):
-    """Groups sentences of like length, longest first, empty ones last."""
-    batches = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batches:
-            room = lengths[batches[-1][0]] + EXTRA_LENGTH
-            if (len(batches[-1]) + 1) * room <= TOKENS_PER_BATCH:
-                batches[-1].append(index)
-                continue
-        batches.append([index])
-    return batches
-
-
-def _padded(rows):
-    ids = np.zeros((len(rows), max(*map(len, rows), 1)), "int32")
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = values
-    return ids

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.serving import litert
+from keras_transformer.serving import litert_translator
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -311,3 +313,26 @@ def test_text_without_end_is_refused(exported):
     assert run.longest_source == translators["bpe"].model.max_length == 1000
     with pytest.raises(ValueError, match="than 1000 tokens.*text 0 of"):
         run(["the dog sees the hen " * 500])
+
+
+def test_workers_translate_side_by_side(exported, monkeypatch):
+    folder, _ = exported
+    monkeypatch.setattr(litert_translator, "TOKENS_PER_BATCH", 64)
+    texts = [*TEXTS, "", *reversed(TEXTS)] * 3
+    one = kt.LiteRTTranslator(folder / "greedy.tflite")
+    three = kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=3)
+    for _ in range(3):
+        expected, expected_scores = one(texts, return_scores=True)
+        translations, scores = three(texts, return_scores=True)
+        assert translations == expected
+        np.testing.assert_array_equal(scores, expected_scores)
+    with pytest.raises(ValueError, match="`num_workers` must be at least 1"):
+        kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=0)
+
+
+def test_threads_may_share_a_translator(exported):
+    folder, _ = exported
+    run = kt.LiteRTTranslator(folder / "greedy.tflite")
+    expected = run(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, [TEXTS] * 8)) == [expected] * 8

@@ -1,0 +1,58 @@
+"""Batches of sentences of like length, in numpy alone."""
+
+import numpy as np
+
+from keras_transformer.checks import check_positive
+
+# Section 6.1: the output may be so much longer than the input, in tokens.
+EXTRA_LENGTH = 50
+
+# Source tokens in one batch with the room for their targets; about 200 MB of
+# cached keys and values at base size.
+TOKENS_PER_BATCH = 8192
+
+
+def batches_by_length(
+    lengths,
+    tokens_per_batch: int = TOKENS_PER_BATCH,
+    width: int = 1,
+    max_length: int | None = None,
+):
+    """Groups sentences of like length, longest first.
+
+    Args:
+        lengths: Tokens of each sentence.
+        tokens_per_batch: Most tokens of a batch, with padding and with the
+            room for the targets; a longer sentence is a batch of its own.
+        width: Number of targets that each sentence needs room for.
+        max_length: Most tokens of a target; by default those of the source +
+            50.
+
+    Returns:
+        A list of lists of indices; sentences without tokens are in none.
+
+    Example:
+    >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=110)
+    [[1], [3, 0]]
+    """
+    check_positive(tokens_per_batch=tokens_per_batch, width=width)
+    batches = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not lengths[index]:
+            break
+        if batches:
+            longest = lengths[batches[-1][0]]
+            room = max(longest, max_length or longest + EXTRA_LENGTH) * width
+            if (len(batches[-1]) + 1) * room <= tokens_per_batch:
+                batches[-1].append(index)
+                continue
+        batches.append([index])
+    return batches
+
+
+def padded(rows):
+    """Makes an int32 array `(B, S)` of lists of ids, at least one wide."""
+    ids = np.zeros((len(rows), max(*map(len, rows), 1)), "int32")
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return ids
