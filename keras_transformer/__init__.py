@@ -30,6 +30,7 @@ _CORE = {
     "TokenEmbedding": "embedding",
     "Transformer": "transformer",
     "WarmupSchedule": "training",
+    "WeightAveraging": "training",
 }
 
 # What reads or writes text needs these beside keras.
