@@ -35,6 +35,7 @@ _CORE = {
 
 # What reads or writes text needs these beside keras.
 _TEXT = {
+    "BleuCallback": "bleu_callback",
     "CorpusScores": "text",
     "Tokenizer": "text",
     "Translator": "translator",
