@@ -6,7 +6,7 @@ import keras
 
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
-from keras_transformer.event_log import write_events
+from keras_transformer.event_log import EventLog
 from keras_transformer.text import corpus_scores
 from keras_transformer.translator import Translator
 
@@ -81,7 +81,7 @@ class BleuCallback(keras.callbacks.Callback):
         self.references = references
         self.every = every
         self.samples = samples
-        self.log_dir = log_dir
+        self.log = None if log_dir is None else EventLog(log_dir)
         self.lowercase = lowercase
         self.tokenize = tokenize
 
@@ -114,7 +114,7 @@ class BleuCallback(keras.callbacks.Callback):
         samples = samples[: self.samples]
         for source, _, translation in samples:
             print(f"\n  {source}\n  -> {translation}", flush=True)
-        if samples and self.log_dir:
+        if samples and self.log:
             self._write(samples, epoch)
 
     def _write(self, samples, epoch):
@@ -123,4 +123,4 @@ class BleuCallback(keras.callbacks.Callback):
             lines.append(
                 " | ".join(text.replace("|", r"\|") for text in sample)
             )
-        write_events(self.log_dir, epoch, texts={"samples": "\n".join(lines)})
+        self.log.write(epoch, texts={"samples": "\n".join(lines)})
