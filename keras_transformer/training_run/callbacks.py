@@ -136,6 +136,7 @@ class Checkpoints(keras.callbacks.Callback):
         if epoch == self.start.epoch and self.start.batch:
             self.skipped = self.start.batch
             self.start.assign_metrics(self.model)
+        self.start.tensors.clear()  # as large as the model thrice
 
     def on_train_batch_end(self, batch, logs=None):
         done = self.skipped + batch + 1

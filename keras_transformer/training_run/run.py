@@ -152,26 +152,24 @@ class TrainingRun:
                 training began with.
         """
         self._check(validation)
+        texts = {"source": source, "target": target}
+        if validation:
+            texts["validation source"], texts["validation target"] = validation
+        data = {name: fingerprint(check_file(p)) for name, p in texts.items()}
         self.folder = RunFolder(self.output)
         self.history = None
-        texts = {"source": source, "target": target}
-        for side, path in zip(
-            ("source", "target"), validation or (), strict=False
-        ):
-            texts[f"validation {side}"] = path
-        data = {name: fingerprint(check_file(p)) for name, p in texts.items()}
         with contextlib.ExitStack() as stack:
             goes_on = self.folder.has_training() and not overwrite
             if goes_on:
                 stack.enter_context(self.folder.lock())
                 self.folder.check_same(self._settings(), data)
                 tokenizer = self.folder.tokenizer()
-            elif resume:
-                raise ValueError(
-                    f"There is no training to go on with in {self.output}. "
-                    "Leave out `--resume`."
-                )
             else:
+                if resume:
+                    raise ValueError(
+                        "There is no training to go on with in "
+                        f"{self.output}. Leave out `--resume`."
+                    )
                 self.folder.check_free(overwrite)
                 tokenizer = Tokenizer.train(
                     [Path(source), Path(target)],
@@ -183,17 +181,11 @@ class TrainingRun:
             if not goes_on:
                 stack.enter_context(self.folder.lock())
                 self.folder.check_free(overwrite)
-                self.folder.begin(self._settings(), data, tokenizer)
-            self.folder.add_command(command)
-            try:
+            with self._full_disk_explained():
+                if not goes_on:
+                    self.folder.begin(self._settings(), data, tokenizer)
+                self.folder.add_command(command)
                 self._fit()
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise OSError(
-                    f"The disk is full: {error}. {self.state()} Make room; the "
-                    "same command goes on from the last checkpoint."
-                ) from error
 
     def state(self) -> str:
         """Says what is on disk."""
@@ -226,6 +218,18 @@ class TrainingRun:
         Checkpoint.of(epoch, batch, self.history, model, averaging).write(
             self.folder.path("checkpoints")
         )
+
+    @contextlib.contextmanager
+    def _full_disk_explained(self):
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise OSError(
+                f"The disk is full: {error}. {self.state()} Make room; the "
+                "same command goes on from the last checkpoint."
+            ) from error
 
     def _check(self, validation):
         check_positive(epochs=self.epochs, accumulate=self.accumulate)
@@ -338,17 +342,7 @@ class TrainingRun:
         self.history = start.history
         self.saved = self.saved_epoch()
         if start.tensors:
-            start.assign(model, self.averaging)
-            batches = ""
-            if start.batch:
-                batches = f" and {start.batch} batches"
-                # Makes the metrics, so that their state can be put back.
-                model.test_on_batch(*next(iter(self.corpus.epoch(0, 0))))
-            print(
-                f"Going on with the training in {self.output} after epoch "
-                f"{start.epoch}{batches}.",
-                file=sys.stderr,
-            )
+            self._go_on_from(start)
         self.curves = importlib.util.find_spec("matplotlib") is not None
         if not self.curves:
             print(
@@ -391,6 +385,20 @@ class TrainingRun:
                 f"{self.monitor} has not improved for {self.patience} epochs.",
                 file=sys.stderr,
             )
+
+    def _go_on_from(self, start):
+        model = self.translator.model
+        start.assign(model, self.averaging)
+        batches = ""
+        if start.batch:
+            batches = f" and {start.batch} batches"
+            # Makes the metrics, so that their state can be put back.
+            model.test_on_batch(*next(iter(self.corpus.epoch(0, 0))))
+        print(
+            f"Going on with the training in {self.output} after epoch "
+            f"{start.epoch}{batches}.",
+            file=sys.stderr,
+        )
 
     def _callbacks(self, start, interrupt):
         """In this order: later ones see the weights and logs of earlier."""
