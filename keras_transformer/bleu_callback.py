@@ -90,8 +90,8 @@ class BleuCallback(keras.callbacks.Callback):
         if model is not self.translator.model:
             raise ValueError(
                 "`translator` must have the model that `fit` trains. Received: "
-                f"translator with {self.translator.model.name!r}, fit of "
-                f"{model.name!r}."
+                "a translator with another. Is it one that was loaded? Make "
+                "it with `Translator(model, tokenizer)`."
             )
         super().set_model(model)
 

@@ -393,7 +393,8 @@ class TrainingRun:
         if start.batch:
             batches = f" and {start.batch} batches"
             # Makes the metrics, so that their state can be put back.
-            model.test_on_batch(*next(iter(self.corpus.epoch(0, 0))))
+            batch = next(self.corpus.epoch(0, 0).as_numpy_iterator())
+            model.test_on_batch(*batch)
         print(
             f"Going on with the training in {self.output} after epoch "
             f"{start.epoch}{batches}.",
