@@ -30,10 +30,12 @@ _CORE = {
     "TokenEmbedding": "embedding",
     "Transformer": "transformer",
     "WarmupSchedule": "training",
+    "WeightAveraging": "training",
 }
 
 # What reads or writes text needs these beside keras.
 _TEXT = {
+    "BleuCallback": "bleu_callback",
     "CorpusScores": "text",
     "Tokenizer": "text",
     "Translator": "translator",

@@ -70,6 +70,13 @@ class Format(enum.StrEnum):
     CTRANSLATE2 = "ctranslate2"
 
 
+class Monitor(enum.StrEnum):
+    """What tells a better epoch of `train` from a worse one."""
+
+    VAL_LOSS = "val_loss"
+    VAL_BLEU = "val_bleu"
+
+
 class DtypePolicy(enum.StrEnum):
     """Keras dtype policies."""
 
@@ -170,32 +177,92 @@ def train(
     label_smoothing: Annotated[
         float, typer.Option(help="Share of the label to spread.")
     ] = 0.1,
+    clip_norm: Annotated[
+        float, typer.Option(help="Largest norm of the gradients; 0 for any.")
+    ] = 0.0,
+    accumulate: Annotated[int, typer.Option(help="Batches of one update.")] = 1,
+    average_last: Annotated[
+        int,
+        typer.Option(
+            help="Validate and save the mean of the weights after each of the "
+            "last epochs, so many; 0 for none."
+        ),
+    ] = 0,
     average_decay: Annotated[
         float,
         typer.Option(
-            help="Decay of a mean of the weights, such as 0.999; 0 for none."
+            help="The same of all weights, each counting so much less than "
+            "the next, such as 0.999; 0 for none."
         ),
     ] = 0.0,
+    average_every: Annotated[
+        int,
+        typer.Option(
+            help="Updates between two weights of the mean; by default an "
+            "epoch with --average-last, 1 with --average-decay."
+        ),
+    ] = 0,
+    bleu: Annotated[
+        bool,
+        typer.Option("--bleu", help="Translate and score the validation text."),
+    ] = False,
+    monitor: Annotated[
+        Monitor, typer.Option(help="What --patience and --keep-best go by.")
+    ] = Monitor.VAL_LOSS,
+    patience: Annotated[
+        int,
+        typer.Option(help="Stop when so many epochs bring nothing; 0: never."),
+    ] = 0,
+    keep_best: Annotated[
+        bool,
+        typer.Option("--keep-best", help="Keep the best epoch, not the last."),
+    ] = False,
+    save_every: Annotated[
+        int,
+        typer.Option(
+            help="Updates between checkpoints within an epoch; 0: one at its "
+            "end."
+        ),
+    ] = 0,
     dtype: Annotated[
         DtypePolicy, typer.Option(help="Keras dtype policy.")
     ] = DtypePolicy.FLOAT32,
     seed: Annotated[
         int, typer.Option(help="Makes weights, order and dropout repeatable.")
     ] = 1,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Equal bit by bit when repeated on the same machine; slower.",
+        ),
+    ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where training stopped.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Fail where there is no training to go on with.",
+        ),
     ] = False,
     overwrite: Overwrite = False,
 ):
     """Train a translator from two text files.
 
-    Each epoch ends with the validation loss, a sample translation and the
-    model on disk.
+    Each epoch ends with the validation loss, a sample translation, and a
+    checkpoint. When training was stopped or killed, the same command goes on
+    from the last checkpoint, and comes to what it would have come to. More
+    epochs go on with a training that has ended.
+
+    The folder holds the translator and, in "training", the settings, the
+    command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
 
     \b
     Example:
       keras-transformer train train.en train.de -o runs/en-de \\
         --validation val.en val.de --epochs 20
+      keras-transformer train train.en train.de -o runs/en-de \\
+        --validation val.en val.de --epochs 100 --average-last 5 \\
+        --monitor val_bleu --patience 5 --keep-best
     """  # noqa: D301
     with _quiet_start():
         from keras_transformer.training_run import TrainingRun
@@ -213,18 +280,32 @@ def train(
         dropout=dropout,
         normalize_first=normalize_first,
         label_smoothing=label_smoothing,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        average_last=average_last,
         average_decay=average_decay,
+        average_every=average_every,
+        bleu=bleu,
+        monitor=monitor.value,
+        patience=patience,
+        keep_best=keep_best,
+        save_every=save_every,
         dtype=dtype.value,
         seed=seed,
+        deterministic=deterministic,
     )
-    run.prepare(source, target, validation, resume, overwrite)
+    command = f"keras-transformer {shlex.join(sys.argv[1:])}"
     try:
-        run.fit()
+        run.train(
+            source,
+            target,
+            validation,
+            command=command,
+            resume=resume,
+            overwrite=overwrite,
+        )
     except KeyboardInterrupt:
-        arguments = sys.argv[1:]
-        if run.epochs_done and not resume:
-            arguments = [a for a in arguments if a != "--overwrite"]
-            arguments.append("--resume")
+        arguments = [a for a in sys.argv[1:] if a != "--overwrite"]
         print(
             f"\nStopped. {run.state()} Go on with:\n"
             f"  keras-transformer {shlex.join(arguments)}",

@@ -407,16 +407,32 @@ def assign_weights(model, path):
         raise ValueError(
             f"The weights are damaged. Received: {path!r}: {error}."
         ) from error
+    assign_named_weights(model, values, repr(path))
+
+
+def assign_named_weights(model, values: dict, origin: str):
+    """Gives the weights of a model the values of `named_weights`.
+
+    Args:
+        model: The model.
+        values: Arrays by name.
+        origin: What a message calls the place they come from.
+
+    Raises:
+        ValueError: If they are not the model's; the message names the first
+            that differs.
+    """
     for variable in model.weights:
         name = _weight_name(model, variable)
         shape = tuple(variable.shape)
         found = values[name].shape if name in values else None
         if found != shape:
             raise ValueError(
-                f"The weights in {path!r} must be those of the model. "
+                f"The weights in {origin} must be those of the model. "
                 f"Received: {name} of shape {found}, the model has {shape}."
             )
-        variable.assign(values[name])
+    for variable in model.weights:
+        variable.assign(values[_weight_name(model, variable)])
 
 
 def read_description(path) -> dict:

@@ -133,6 +133,7 @@ def test_core_works_without_tensorflow():
     one, *errors = python(WITHOUT_TENSORFLOW, KERAS_BACKEND="jax").splitlines()
     assert one == "1"
     assert [line.split(" | ")[0] for line in errors] == [
+        "BleuCallback",
         "CorpusScores",
         "LiteRTTranslator",
         "Tokenizer",

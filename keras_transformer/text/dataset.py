@@ -76,6 +76,31 @@ def translation_dataset(
     >>> sorted(inputs), labels.shape == weights.shape
     (['source_ids', 'target_ids'], True)
     """
+    corpus = read_corpus(
+        source,
+        target,
+        tokenizer,
+        target_tokenizer,
+        tokens_per_batch=tokens_per_batch,
+        max_length=max_length,
+        verbose=verbose,
+    )
+    order = tf.data.Dataset.range(len(corpus))
+    if shuffle:
+        order = order.shuffle(len(corpus), seed=seed)
+    return corpus.batches(order)
+
+
+def read_corpus(
+    source,
+    target=None,
+    tokenizer: Tokenizer | None = None,
+    target_tokenizer: Tokenizer | None = None,
+    tokens_per_batch: int = 4096,
+    max_length: int = 256,
+    verbose: int = 1,
+) -> "Corpus":
+    """Splits sentence pairs into ids; arguments of `translation_dataset`."""
     check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
     if tokens_per_batch < max_length:
         raise ValueError(
@@ -85,14 +110,14 @@ def translation_dataset(
         )
     tokenizers = _tokenizers(tokenizer, target_tokenizer)
     pairs, name = _string_pairs(source, target)
-    corpus = _read(pairs, tokenizers, max_length, verbose)
+    corpus = _read(pairs, tokenizers, tokens_per_batch, max_length, verbose)
     if verbose:
         print(corpus.report(name), file=sys.stderr)
     if not len(corpus):
         raise ValueError(
             f"No pair of sentences is left. Received: {corpus.report(name)}."
         )
-    return _batches(corpus, tokens_per_batch, max_length, shuffle, seed)
+    return corpus
 
 
 def length_buckets(max_length: int) -> list[int]:
@@ -111,7 +136,7 @@ def length_buckets(max_length: int) -> list[int]:
 
 
 @dataclasses.dataclass
-class _Corpus:
+class Corpus:
     """Ids of all pairs, with an empty pair at the end for rows of padding."""
 
     source: tf.RaggedTensor  # through the end token
@@ -119,10 +144,78 @@ class _Corpus:
     lengths: np.ndarray  # of the longer side, with its end token
     num_empty: int
     num_long: int
+    tokens_per_batch: int
     max_length: int
 
     def __len__(self):
         return len(self.lengths)
+
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+        _, bucket_of_pair, rows_of_bucket = self._buckets()
+        pairs = np.bincount(bucket_of_pair, minlength=len(rows_of_bucket))
+        return int(np.sum(-(-pairs // rows_of_bucket)))
+
+    def epoch(self, seed: int, epoch: int, skip: int = 0) -> tf.data.Dataset:
+        """The batches of an epoch, whose order follows from two numbers.
+
+        Args:
+            seed: Orders of the same seed are the same.
+            epoch: Number of the epoch, from 0.
+            skip: Batches to leave out at the beginning.
+        """
+        generator = np.random.default_rng([seed, epoch])
+        order = generator.permutation(len(self))
+        return self.batches(tf.data.Dataset.from_tensor_slices(order), skip)
+
+    def batches(self, order: tf.data.Dataset, skip: int = 0):
+        """Groups the pairs, in an order of their numbers, into batches."""
+        buckets, bucket_of_pair, rows_of_bucket = (
+            tf.constant(array, tf.int64) for array in self._buckets()
+        )
+        filler = len(self)  # the empty pair
+
+        def assemble(pairs):
+            bucket = bucket_of_pair[pairs[0]]
+            length = buckets[bucket]
+            missing = rows_of_bucket[bucket] - tf.size(pairs, tf.int64)
+            pairs = tf.pad(pairs, [[0, missing]], constant_values=filler)
+            source_ids = tf.gather(self.source, pairs)
+            target = tf.gather(self.target, pairs)
+            shape = tf.stack([-1, length])
+            labels = target[:, 1:].to_tensor(shape=shape)
+            inputs = {
+                "source_ids": source_ids.to_tensor(shape=shape),
+                "target_ids": target[:, :-1].to_tensor(shape=shape),
+            }
+            return inputs, labels, tf.cast(labels != 0, tf.float32)
+
+        return (
+            order.group_by_window(
+                key_func=lambda pair: bucket_of_pair[pair],
+                reduce_func=lambda bucket, pairs: pairs.batch(
+                    rows_of_bucket[bucket]
+                ),
+                window_size_func=lambda bucket: rows_of_bucket[bucket],
+            )
+            .skip(skip)
+            .map(assemble, num_parallel_calls=tf.data.AUTOTUNE)
+            .apply(
+                tf.data.experimental.assert_cardinality(
+                    self.num_batches() - skip
+                )
+            )
+            .prefetch(tf.data.AUTOTUNE)
+        )
+
+    def _buckets(self):
+        """Length of each bucket, the bucket of each pair, rows of a batch."""
+        buckets = np.asarray(length_buckets(self.max_length))
+        return (
+            buckets,
+            np.searchsorted(buckets, self.lengths),
+            self.tokens_per_batch // buckets,
+        )
 
     def report(self, name):
         total = len(self) + self.num_empty + self.num_long
@@ -220,7 +313,7 @@ def _dataset_pairs(dataset):
             ) from None
 
 
-def _read(pairs, tokenizers, max_length, verbose):
+def _read(pairs, tokenizers, tokens_per_batch, max_length, verbose):
     ids = ([], [])  # one array a chunk, for each side
     row_lengths = ([], [])
     lengths = []
@@ -258,11 +351,12 @@ def _read(pairs, tokenizers, max_length, verbose):
             row_lengths[side].extend(map(len, rows))
             flat = itertools.chain.from_iterable(rows)
             ids[side].append(np.fromiter(flat, dtype="int32"))
-    return _Corpus(
+    return Corpus(
         *(_ragged(ids[side], row_lengths[side]) for side in (0, 1)),
         lengths=np.asarray(lengths, dtype="int64"),
         num_empty=num_empty,
         num_long=num_long,
+        tokens_per_batch=tokens_per_batch,
         max_length=max_length,
     )
 
@@ -270,48 +364,4 @@ def _read(pairs, tokenizers, max_length, verbose):
 def _ragged(parts, row_lengths):
     return tf.RaggedTensor.from_row_lengths(
         np.concatenate([*parts, np.zeros((0,), "int32")]), [*row_lengths, 0]
-    )
-
-
-def _batches(corpus, tokens_per_batch, max_length, shuffle, seed):
-    buckets = np.asarray(length_buckets(max_length))
-    bucket_of_pair = np.searchsorted(buckets, corpus.lengths)
-    rows_of_bucket = tokens_per_batch // buckets
-    pairs_of_bucket = np.bincount(bucket_of_pair, minlength=len(buckets))
-    num_batches = int(np.sum(-(-pairs_of_bucket // rows_of_bucket)))
-
-    buckets = tf.constant(buckets, tf.int64)
-    bucket_of_pair = tf.constant(bucket_of_pair, tf.int64)
-    rows_of_bucket = tf.constant(rows_of_bucket, tf.int64)
-    filler = len(corpus)  # the empty pair
-
-    def assemble(pairs):
-        bucket = bucket_of_pair[pairs[0]]
-        length = buckets[bucket]
-        missing = rows_of_bucket[bucket] - tf.size(pairs, tf.int64)
-        pairs = tf.pad(pairs, [[0, missing]], constant_values=filler)
-        source_ids = tf.gather(corpus.source, pairs)
-        target = tf.gather(corpus.target, pairs)
-        shape = tf.stack([-1, length])
-        labels = target[:, 1:].to_tensor(shape=shape)
-        inputs = {
-            "source_ids": source_ids.to_tensor(shape=shape),
-            "target_ids": target[:, :-1].to_tensor(shape=shape),
-        }
-        return inputs, labels, tf.cast(labels != 0, tf.float32)
-
-    dataset = tf.data.Dataset.range(len(corpus))
-    if shuffle:
-        dataset = dataset.shuffle(len(corpus), seed=seed)
-    return (
-        dataset.group_by_window(
-            key_func=lambda pair: bucket_of_pair[pair],
-            reduce_func=lambda bucket, pairs: pairs.batch(
-                rows_of_bucket[bucket]
-            ),
-            window_size_func=lambda bucket: rows_of_bucket[bucket],
-        )
-        .map(assemble, num_parallel_calls=tf.data.AUTOTUNE)
-        .apply(tf.data.experimental.assert_cardinality(num_batches))
-        .prefetch(tf.data.AUTOTUNE)
     )

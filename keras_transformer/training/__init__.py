@@ -1,5 +1,8 @@
-"""What `compile` and `fit` need: schedule, loss and metrics, section 5."""
+"""What `compile` and `fit` need: section 5, and the means of section 6.1."""
 
+from keras_transformer.training.averaging import (
+    WeightAveraging as WeightAveraging,
+)
 from keras_transformer.training.loss import (
     LabelSmoothedCrossentropy as LabelSmoothedCrossentropy,
 )

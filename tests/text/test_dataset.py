@@ -213,6 +213,39 @@ def test_epochs_differ_with_a_seed_too(make, english, german):
     assert not same_order(dataset, dataset)
 
 
+@pytest.fixture
+def corpus(tokenizer, english, german):
+    return dataset_module.read_corpus(
+        english,
+        german,
+        tokenizer,
+        tokens_per_batch=TOKENS_PER_BATCH,
+        max_length=MAX_LENGTH,
+        verbose=0,
+    )
+
+
+def test_order_of_an_epoch_follows_from_seed_and_number(corpus):
+    first = pairs_in(corpus.epoch(seed=5, epoch=3))
+    tf.random.set_seed(1234)
+    np.random.seed(1234)
+    assert pairs_in(corpus.epoch(seed=5, epoch=3)) == first
+    for other in (corpus.epoch(seed=5, epoch=4), corpus.epoch(6, epoch=3)):
+        assert pairs_in(other) != first
+        assert sorted(pairs_in(other)) == sorted(first)
+
+
+@pytest.mark.parametrize("skip", [0, 1, 13])
+def test_epoch_can_begin_at_any_batch(corpus, skip):
+    whole = batches(corpus.epoch(seed=5, epoch=1))
+    rest = corpus.epoch(seed=5, epoch=1, skip=skip)
+    assert len(whole) == corpus.num_batches()
+    assert len(rest) == len(whole) - skip
+    for found, expected in zip(batches(rest), whole[skip:], strict=True):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_without_seed_orders_differ(make, english, german):
     assert not same_order(make(english, german), make(english, german))
 

@@ -1,0 +1,126 @@
+"""BLEU while training goes on."""
+
+import math
+
+import keras
+
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_positive
+from keras_transformer.event_log import EventLog
+from keras_transformer.text import corpus_scores
+from keras_transformer.translator import Translator
+
+
+class BleuCallback(keras.callbacks.Callback):
+    """Translates a validation set at the end of epochs and logs its BLEU.
+
+    The score is `val_bleu` in the logs, so put this callback before those
+    that read it, and after `WeightAveraging`, whose weights it then scores:
+
+        callbacks=[
+            kt.WeightAveraging(last=5),
+            kt.BleuCallback(translator, sources, references),
+            keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=3),
+        ]
+
+    Args:
+        translator: A `Translator` with the model that is trained; it searches
+            as it always does.
+        sources: A sequence of strings.
+        references: Their translations, as many strings.
+        every: Epochs between two scores. The logs of the epochs in between
+            say NaN, which is never an improvement.
+        samples: Number of translations to print, the same sentences each
+            time.
+        log_dir: Folder for TensorBoard, where the samples are text.
+        lowercase: Whether case does not count.
+        tokenize: sacreBLEU's tokenizer.
+
+    Raises:
+        TypeError: If `translator` is none.
+        ValueError: If there are not as many references as sources, or none; a
+            number is out of range; or `fit` trains another model.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    >>> tokenizer = kt.Tokenizer.train(lines, vocabulary_size=16, verbose=0)
+    >>> model = kt.Transformer.from_preset("tiny", tokenizer.vocabulary_size)
+    >>> translator = kt.Translator(model, tokenizer)
+    >>> bleu = BleuCallback(translator, lines[:2], lines[:2])
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        sources,
+        references,
+        every: int = 1,
+        samples: int = 0,
+        log_dir=None,
+        lowercase: bool = False,
+        tokenize: str = "13a",
+    ):
+        super().__init__()
+        if not isinstance(translator, Translator):
+            raise TypeError(
+                "`translator` must be a Translator. Received: translator of "
+                f"type {type(translator).__name__}."
+            )
+        sources, references = list(sources), list(references)
+        if len(sources) != len(references) or not sources:
+            raise ValueError(
+                "`sources` and `references` must be as many as each other, "
+                f"and at least one. Received: {len(sources)} and "
+                f"{len(references)}."
+            )
+        check_positive(every=every)
+        check_not_negative(samples=samples)
+        self.translator = translator
+        self.sources = sources
+        self.references = references
+        self.every = every
+        self.samples = samples
+        self.log = None if log_dir is None else EventLog(log_dir)
+        self.lowercase = lowercase
+        self.tokenize = tokenize
+
+    def set_model(self, model):
+        """Takes the model of the translator, and no other."""
+        if model is not self.translator.model:
+            raise ValueError(
+                "`translator` must have the model that `fit` trains. Received: "
+                "a translator with another. Is it one that was loaded? Make "
+                "it with `Translator(model, tokenizer)`."
+            )
+        super().set_model(model)
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["val_bleu"] = math.nan
+        if (epoch + 1) % self.every:
+            return
+        translations = self.translator(self.sources)
+        if self.translator.search.num_hypotheses > 1:
+            translations = [best for best, *_ in translations]
+        logs["val_bleu"] = corpus_scores(
+            translations,
+            self.references,
+            lowercase=self.lowercase,
+            tokenize=self.tokenize,
+        ).bleu
+        samples = [
+            *zip(self.sources, self.references, translations, strict=True)
+        ]
+        samples = samples[: self.samples]
+        for source, _, translation in samples:
+            print(f"\n  {source}\n  -> {translation}", flush=True)
+        if samples and self.log:
+            self._write(samples, epoch)
+
+    def _write(self, samples, epoch):
+        lines = ["source | reference | translation", "---|---|---"]
+        for sample in samples:
+            lines.append(
+                " | ".join(text.replace("|", r"\|") for text in sample)
+            )
+        self.log.write(epoch, texts={"samples": "\n".join(lines)})

@@ -1,0 +1,231 @@
+"""Means of the weights that training passes through, section 6.1."""
+
+import collections
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_share
+
+
+class WeightAveraging(keras.callbacks.Callback):
+    """Validates and saves a mean of the weights; trains on from the weights.
+
+    Section 6.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
+    translates with the mean of the last 5 checkpoints (base) or 20 (big):
+    `last=5`, one checkpoint an epoch unless `every` says otherwise. `decay`
+    weighs each sample less than the one after it instead, as
+    [Polyak and Juditsky](https://doi.org/10.1137/0330046) averaging is
+    mostly used:
+
+    `mean = sum_i decay^(n - i) weights_i / sum_i decay^(n - i)`
+
+    Only trainable weights are averaged. They are in the model while it is
+    validated, in `on_epoch_end` of the callbacks that come after this one
+    (`ModelCheckpoint` saves them), and when `fit` has ended; before the first
+    sample the model keeps its own. Put this callback first.
+
+    Where an exception ends `fit` during validation, the averages stay in the
+    model; `restore()` puts the weights back, as a further `fit` with the same
+    callback does by itself, and with it goes on as if `fit` had not ended.
+
+    Args:
+        last: Number of samples to average. Each is a copy of the weights, in
+            the memory of the host.
+        decay: Weight of a sample relative to the next one, in `[0, 1)`.
+        every: Optimizer updates between two samples. By default `last` takes
+            one at the end of each epoch, `decay` one after each update.
+
+    Raises:
+        ValueError: If not exactly one of `last` and `decay` is given, or one
+            is out of range.
+
+    Example:
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> x = keras.ops.ones((8, 1))
+    >>> averaging = WeightAveraging(last=5)
+    >>> history = model.fit(x, x, epochs=6, verbose=0, callbacks=[averaging])
+    """
+
+    def __init__(
+        self,
+        last: int | None = None,
+        decay: float | None = None,
+        every: int | None = None,
+    ):
+        super().__init__()
+        if (last is None) == (decay is None):
+            raise ValueError(
+                "Exactly one of `last` and `decay` must be given. Received: "
+                f"last={last}, decay={decay}."
+            )
+        if last is not None:
+            check_positive(last=last)
+        else:
+            check_share(decay=decay)
+            every = 1 if every is None else every
+        if every is not None:
+            check_positive(every=every)
+        self.last = last
+        self.decay = decay
+        self.every = every
+        self._forget()
+
+    def set_model(self, model):
+        """Starts anew with another model."""
+        if self._model is not None and model is not self._model:
+            self._forget()
+        super().set_model(model)
+
+    def apply(self):
+        """Puts the averages in the model; `restore` undoes it."""
+        if self._weights is None and self._num_samples:
+            averages = self.averages()
+            self._weights = self._copies()
+            self._assign(averages)
+
+    def restore(self):
+        """Puts the weights that training goes on from back in the model."""
+        if self._weights is not None:
+            self._assign(self._weights)
+            self._weights = None
+
+    def averages(self) -> list[np.ndarray]:
+        """The averages of `model.trainable_variables`, once there are any."""
+        if self.decay is not None:
+            return [ops.convert_to_numpy(mean) for mean in self._mean]
+        return [
+            np.mean(samples, axis=0, dtype="float64").astype("float32")
+            for samples in zip(*self._samples, strict=True)
+        ]
+
+    def save_own_variables(self, store):
+        """Writes what a later `fit` needs, arrays by name, into `store`.
+
+        The weights themselves are the model's to save, after `restore()`.
+        """
+        store["num_samples"] = np.asarray(self._num_samples)
+        store["num_batches"] = np.asarray(self._num_batches)
+        samples = self._samples
+        if self.decay is not None:
+            samples = [self.averages()]
+        for age, arrays in enumerate(samples):
+            for index, array in enumerate(arrays):
+                store[f"{age}/{index}"] = array
+
+    def load_own_variables(self, store):
+        """Reads what `save_own_variables` wrote.
+
+        Raises:
+            ValueError: If it was written by an averaging of another kind.
+        """
+        self._forget()
+        samples = {}
+        for name, array in store.items():
+            if "/" in name:
+                age, index = map(int, name.split("/"))
+                samples.setdefault(age, {})[index] = np.asarray(array)
+        num_samples = int(store["num_samples"])
+        expected = 1 if self.decay is not None else self.last
+        if len(samples) != min(num_samples, expected):
+            raise ValueError(
+                "The averages must be those of the same `last` or `decay`. "
+                f"Received: {len(samples)} arrays a weight after "
+                f"{num_samples} samples, last={self.last}, decay={self.decay}."
+            )
+        self._num_samples = num_samples
+        self._num_batches = int(store["num_batches"])
+        for age in sorted(samples):
+            arrays = [samples[age][index] for index in sorted(samples[age])]
+            if self.decay is not None:
+                self._mean = [ops.convert_to_tensor(array) for array in arrays]
+            else:
+                self._samples.append(arrays)
+
+    def on_train_begin(self, logs=None):
+        self.restore()
+        self._training = True
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.restore()
+        self._sampled = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._num_batches += 1
+        if self.every and self._num_batches % self._batches_between() == 0:
+            self._sample()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._sample_epoch()
+        self.apply()
+
+    def on_train_end(self, logs=None):
+        self._training = False
+        self.apply()
+
+    def on_test_begin(self, logs=None):
+        if self._training:
+            self._sample_epoch()  # validation comes before the epoch's end
+        self._undo = self._weights is None
+        self.apply()
+
+    def on_test_end(self, logs=None):
+        if self._undo:
+            self.restore()
+
+    on_predict_begin = on_test_begin
+    on_predict_end = on_test_end
+
+    def _forget(self):
+        self._num_samples = 0
+        self._num_batches = 0
+        self._samples = collections.deque(maxlen=self.last)
+        self._mean = None
+        self._weights = None  # those of the model, while averages are in it
+        self._training = False
+        self._sampled = False  # in this epoch
+        self._undo = False  # what `on_test_begin` did, when the test ends
+
+    def _batches_between(self):
+        optimizer = self._model.optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        return self.every * (optimizer.gradient_accumulation_steps or 1)
+
+    def _sample_epoch(self):
+        if not self.every and not self._sampled:
+            self._sample()
+            self._sampled = True
+
+    def _sample(self):
+        self._num_samples += 1
+        if self.last is not None:
+            self._samples.append(self._copies())
+            return
+        # The share that makes the mean of `n` samples of that of `n - 1`.
+        share = (1 - self.decay) / (1 - self.decay**self._num_samples)
+        weights = [
+            ops.cast(variable, "float32")
+            for variable in self.model.trainable_variables
+        ]
+        if self._mean is None:
+            self._mean = [ops.zeros_like(weight) for weight in weights]
+        self._mean = [
+            mean + share * (weight - mean)
+            for mean, weight in zip(self._mean, weights, strict=True)
+        ]
+
+    def _copies(self):
+        # Views would change with the next update, or be deleted by it.
+        return [
+            np.array(ops.convert_to_numpy(variable))
+            for variable in self.model.trainable_variables
+        ]
+
+    def _assign(self, values):
+        for variable, value in zip(
+            self.model.trainable_variables, values, strict=True
+        ):
+            variable.assign(value)

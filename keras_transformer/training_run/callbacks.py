@@ -1,0 +1,169 @@
+"""What happens between the batches and at the end of the epochs."""
+
+import csv
+import io
+import signal
+import sys
+import threading
+
+import keras
+
+from keras_transformer.atomic import write_file
+from keras_transformer.event_log import EventLog
+from keras_transformer.training_run.curves import draw_curves
+
+
+class OneTraining(keras.callbacks.CallbackList):
+    """Callbacks that see one training, in which `fit` is called often.
+
+    `fit` runs one epoch at a time, as the first may begin in its middle; with
+    each call it says that training begins and ends, which is heard once.
+    """
+
+    def begin(self):
+        """Says that training begins."""
+        super().on_train_begin()
+
+    def end(self):
+        """Says that training ends."""
+        super().on_train_end()
+
+    def on_train_begin(self, logs=None):
+        pass
+
+    def on_train_end(self, logs=None):
+        pass
+
+
+class Interrupt:
+    """Makes the first Ctrl-C or SIGTERM wait until all can be saved.
+
+    Python raises `KeyboardInterrupt` wherever it is, and where that is a
+    destructor the exception is lost; a request is not.
+    """
+
+    def __init__(self):
+        self.requested = False
+
+    def __enter__(self):
+        self.handlers = {}
+        # Python lets the main thread alone handle signals.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.handlers[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *error):
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number, frame):
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+        print(
+            "\nStopping when this batch, or this epoch's end, is saved. Once "
+            "more to stop now.",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+class Report(keras.callbacks.Callback):
+    """Saves the translator and shows how training goes, at an epoch's end.
+
+    Args:
+        run: The `TrainingRun`.
+        sample: A sentence to translate and print, or `None`.
+    """
+
+    def __init__(self, run, sample=None):
+        super().__init__()
+        self.run = run
+        self.sample = sample
+        self.logs = {
+            part: EventLog(run.folder.path("tensorboard", part))
+            for part in ("train", "validation")
+        }
+
+    def on_epoch_end(self, epoch, logs=None):
+        values = {name: float(value) for name, value in logs.items()}
+        history = self.run.history
+        history.append({"epoch": epoch, **values})
+        if self.run.saved_epoch() == epoch:
+            self.run.translator.save(self.run.output, overwrite=True)
+            self.run.saved = epoch
+        folder = self.run.folder
+        write_file(folder.path("log.csv"), _table(history).encode())
+        for part, log in self.logs.items():
+            of_part = {
+                name.removeprefix("val_"): value
+                for name, value in values.items()
+                if name.startswith("val_") == (part == "validation")
+            }
+            if of_part:
+                log.write(epoch, of_part)
+        if self.run.curves:
+            draw_curves(folder.path("curves.png"), history)
+        if self.sample:
+            translation = self.run.translator([self.sample])[0]
+            print(f"\n  {self.sample}\n  -> {translation}", flush=True)
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Writes what training goes on from, and stops it when asked to.
+
+    Args:
+        run: The `TrainingRun`.
+        start: The `Checkpoint` that training begins with.
+        interrupt: An `Interrupt`.
+        averaging: A `WeightAveraging`, or `None`.
+        every: Batches of an epoch between two checkpoints; one at its end
+            otherwise.
+    """
+
+    def __init__(self, run, start, interrupt, averaging=None, every=None):
+        super().__init__()
+        self.run = run
+        self.start = start
+        self.interrupt = interrupt
+        self.averaging = averaging
+        self.every = every
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+        self.skipped = 0
+        if epoch == self.start.epoch and self.start.batch:
+            self.skipped = self.start.batch
+            self.start.assign_metrics(self.model)
+        self.start.tensors.clear()  # as large as the model thrice
+
+    def on_train_batch_end(self, batch, logs=None):
+        done = self.skipped + batch + 1
+        if done == self.run.num_batches:
+            return  # the epoch's end is next
+        if self.interrupt.requested or (self.every and done % self.every == 0):
+            self._write(self.epoch, done)
+        if self.interrupt.requested:
+            raise KeyboardInterrupt
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.averaging:
+            self.averaging.restore()
+        self._write(epoch + 1, 0)
+        if self.averaging:
+            self.averaging.apply()
+        if self.interrupt.requested:
+            raise KeyboardInterrupt
+
+    def _write(self, epoch, batch):
+        self.run.write_checkpoint(epoch, batch, self.model, self.averaging)
+
+
+def _table(history):
+    names = dict.fromkeys(name for row in history for name in row)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return file.getvalue()

@@ -1,0 +1,168 @@
+"""Checkpoints: one file each, with all that training needs to go on."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from keras import ops
+
+from keras_transformer.atomic import write_file
+from keras_transformer.translator import assign_named_weights
+from keras_transformer.translator import named_weights
+
+KEPT = 2  # so that a damaged one has another before it
+NAME = re.compile(r"epoch-(\d{5})-batch-(\d{8})\.safetensors")
+UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}")  # of a killed process
+
+
+@dataclasses.dataclass
+class Checkpoint:
+    """Where training is, and what it has come to.
+
+    Attributes:
+        epoch: Epochs that have ended.
+        batch: Batches of the next epoch that are done.
+        history: What each epoch ended with, by name.
+        tensors: Weights, and the states of the optimizer, dropout, metrics
+            and averages.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    history: list = dataclasses.field(default_factory=list)
+    tensors: dict = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, epoch, batch, history, model, averaging=None):
+        """Takes the state of a compiled model in training."""
+        tensors = {
+            f"weights/{name}": array
+            for name, array in named_weights(model).items()
+        }
+        for group, variables in _states(model).items():
+            for index, variable in enumerate(variables):
+                array = np.asarray(ops.convert_to_numpy(variable))
+                tensors[f"{group}/{index}"] = array
+        if averaging is not None:
+            averages = {}
+            averaging.save_own_variables(averages)
+            for name, array in averages.items():
+                tensors[f"averaging/{name}"] = array
+        return cls(epoch, batch, list(history), tensors)
+
+    def assign(self, model, averaging=None):
+        """Puts weights and states back, but for those of the metrics.
+
+        Raises:
+            ValueError: If the weights are not the model's; the message names
+                the first that differs.
+        """
+        weights = self._group("weights")
+        assign_named_weights(model, weights, "the checkpoint")
+        for group in ("optimizer", "random"):
+            self._assign_states(model, group)
+        if averaging is not None:
+            averaging.load_own_variables(self._group("averaging"))
+
+    def assign_metrics(self, model):
+        """Puts the sums of the epoch so far back, which `fit` has reset."""
+        self._assign_states(model, "metrics")
+
+    def write(self, folder):
+        """Writes the checkpoint, then removes those it makes needless."""
+        state = {
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "history": self.history,
+            "sha256": _digest(self.tensors),
+        }
+        name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
+        content = safetensors.numpy.save(
+            self.tensors, metadata={"state": json.dumps(state)}
+        )
+        write_file(os.path.join(folder, name), content)
+        names = os.listdir(folder)
+        whole = sorted(filter(NAME.fullmatch, names))
+        for name in [*whole[:-KEPT], *filter(UNFINISHED.fullmatch, names)]:
+            os.remove(os.path.join(folder, name))
+
+    @classmethod
+    def newest(cls, folder) -> "Checkpoint":
+        """Reads the newest checkpoint that is whole; the start without one.
+
+        Damaged ones are renamed, and a message says so.
+
+        Raises:
+            ValueError: If there are checkpoints, and all are damaged.
+        """
+        if not os.path.isdir(folder):
+            return cls()
+        names = sorted(filter(NAME.fullmatch, os.listdir(folder)))
+        for name in reversed(names):
+            path = os.path.join(folder, name)
+            try:
+                return cls._read(path)
+            except (ValueError, KeyError, safetensors.SafetensorError) as error:
+                os.replace(path, f"{path}.damaged")
+                print(
+                    f"The checkpoint {path} is damaged ({error}) and left "
+                    "aside; the one before it is used.",
+                    file=sys.stderr,
+                )
+        if names:
+            raise ValueError(
+                f"All checkpoints in {folder} are damaged. Pass `--overwrite` "
+                "to start anew."
+            )
+        return cls()
+
+    @classmethod
+    def _read(cls, path):
+        tensors = {}
+        with safetensors.safe_open(path, framework="numpy") as file:
+            state = json.loads(file.metadata()["state"])
+            for name in file.keys():  # noqa: SIM118
+                tensors[name] = file.get_tensor(name)
+        if _digest(tensors) != state.pop("sha256"):
+            raise ValueError("its checksum is another")
+        return cls(**state, tensors=tensors)
+
+    def _group(self, group):
+        return {
+            name.removeprefix(f"{group}/"): array
+            for name, array in self.tensors.items()
+            if name.startswith(f"{group}/")
+        }
+
+    def _assign_states(self, model, group):
+        variables = _states(model)[group]
+        arrays = self._group(group)
+        if len(variables) != len(arrays):
+            raise ValueError(
+                f"The checkpoint must be of the same {group}. Received: "
+                f"{len(arrays)} arrays, where the model has {len(variables)}."
+            )
+        for index, variable in enumerate(variables):
+            variable.assign(arrays[str(index)])
+
+
+def _states(model):
+    return {
+        "optimizer": model.optimizer.variables,
+        "random": model.non_trainable_variables,  # seeds of dropout
+        "metrics": model.metrics_variables,
+    }
+
+
+def _digest(tensors):
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensors[name]))
+    return digest.hexdigest()

@@ -1,0 +1,132 @@
+"""The folder of a training run: what is in it, and who may write it."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+
+from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import write_file
+from keras_transformer.text import Tokenizer
+from keras_transformer.version import __version__
+
+LOCK = "lock"
+SETTINGS = "settings.json"
+TOKENIZER = "tokenizer.model"
+COMMANDS = "commands.txt"
+
+
+class RunFolder:
+    """A translator's folder, with a folder `training` in it.
+
+    Args:
+        output: The folder.
+    """
+
+    def __init__(self, output: str):
+        self.output = output
+
+    def path(self, *names: str) -> str:
+        """A path in `training`."""
+        return os.path.join(self.output, "training", *names)
+
+    def has_training(self) -> bool:
+        """Whether a training has begun here."""
+        return os.path.isfile(self.path(SETTINGS))
+
+    @contextlib.contextmanager
+    def lock(self):
+        """Keeps other processes out; the system unlocks when this one ends.
+
+        Raises:
+            RuntimeError: If another process has the lock.
+        """
+        os.makedirs(self.path(), exist_ok=True)
+        with open(self.path(LOCK), "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise RuntimeError(
+                    f"Another training is writing to {self.output}, process "
+                    f"{file.read().strip()}. Wait until it has ended, or "
+                    "choose another `--output`."
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
+    def check_free(self, overwrite: bool):
+        """Raises `FileExistsError` if there is something to overwrite."""
+        try:
+            check_absent(self.output, overwrite)
+        except FileExistsError:
+            # Of a process that was killed before it had begun.
+            if self.has_training() or os.listdir(self.output) != ["training"]:
+                raise
+
+    def check_same(self, settings: dict, data: dict):
+        """Raises `ValueError` unless the training here has these settings."""
+        path = self.path(SETTINGS)
+        try:
+            with open(path, encoding="utf-8") as file:
+                begun = json.load(file)
+            old_settings, old_data = begun["settings"], begun["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is damaged, or of another version: {error!r}. Pass "
+                "`--overwrite` to start anew."
+            ) from None
+        advice = "Pass `--overwrite` to start anew."
+        for name, value in settings.items():
+            if old_settings.get(name) != value:
+                raise ValueError(
+                    f"`{name}` must be what training in {self.output} began "
+                    f"with, {old_settings.get(name)}. Received: {name}="
+                    f"{value}. {advice}"
+                )
+        for name, value in data.items():
+            if old_data.get(name, value) != value:
+                raise ValueError(
+                    f"`{name}` must be the text that training in "
+                    f"{self.output} began with. Received: other text. {advice}"
+                )
+
+    def begin(self, settings: dict, data: dict, tokenizer: Tokenizer):
+        """Writes what a training begins with; removes one that was here."""
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.path(SETTINGS))  # first: what is left is no training
+        for entry in os.scandir(self.path()):
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name != LOCK:
+                os.remove(entry)
+        write_file(self.path(TOKENIZER), tokenizer.model)
+        begun = {
+            "keras_transformer": __version__,
+            "settings": settings,
+            "data": data,
+        }
+        text = json.dumps(begun, indent=2) + "\n"
+        write_file(self.path(SETTINGS), text.encode())
+
+    def tokenizer(self) -> Tokenizer:
+        """The vocabulary that training began with."""
+        return Tokenizer.load(self.path(TOKENIZER))
+
+    def add_command(self, command: str):
+        """Notes the command line of a start, after those before it."""
+        lines = b""
+        with contextlib.suppress(FileNotFoundError):
+            with open(self.path(COMMANDS), "rb") as file:
+                lines = file.read()
+        write_file(self.path(COMMANDS), lines + f"{command}\n".encode())
+
+
+def fingerprint(path: str) -> str:
+    """What tells a file from one of other content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,442 @@
+"""A training from two text files, which goes on where it was killed."""
+
+import contextlib
+import dataclasses
+import errno
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import keras
+
+from keras_transformer.bleu_callback import BleuCallback
+from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_file
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_number
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_share
+from keras_transformer.text import Tokenizer
+from keras_transformer.text import translation_dataset
+from keras_transformer.text.dataset import read_corpus
+from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import read_lines
+from keras_transformer.training import LabelSmoothedCrossentropy
+from keras_transformer.training import Perplexity
+from keras_transformer.training import WarmupSchedule
+from keras_transformer.training import WeightAveraging
+from keras_transformer.training_run.callbacks import Checkpoints
+from keras_transformer.training_run.callbacks import Interrupt
+from keras_transformer.training_run.callbacks import OneTraining
+from keras_transformer.training_run.callbacks import Report
+from keras_transformer.training_run.checkpoint import Checkpoint
+from keras_transformer.training_run.folder import RunFolder
+from keras_transformer.training_run.folder import fingerprint
+from keras_transformer.transformer import PRESETS
+from keras_transformer.transformer import Transformer
+from keras_transformer.translator import Translator
+
+# What may change when a training goes on: it changes no update.
+MAY_CHANGE = (
+    "output",
+    "epochs",
+    "bleu",
+    "monitor",
+    "patience",
+    "keep_best",
+    "save_every",
+)
+
+
+@dataclasses.dataclass
+class TrainingRun:
+    """Trains a translator into a folder, epoch by epoch.
+
+    The folder is a translator's (`Translator.load` reads it), with a folder
+    `training` in it: the settings and command lines, checkpoints, and logs
+    as CSV, for TensorBoard and as a picture. A training that was stopped or
+    killed goes on from its last checkpoint, and comes to what it would have
+    come to.
+
+    Attributes:
+        output: The folder.
+        epochs: Passes over the text.
+        preset: Size of the model.
+        vocabulary_size: Pieces of the vocabulary that both sides share.
+        model_type: Kind of vocabulary, `"unigram"` or `"bpe"`.
+        tokens_per_batch: Tokens of a batch on each side, with padding.
+        max_length: Longest sentence to keep, in tokens.
+        learning_rate: Peak learning rate; equation 3's by default.
+        warmup_steps: Updates until the peak.
+        dropout: Share to drop; the preset's by default.
+        normalize_first: Whether to normalise before each sublayer.
+        label_smoothing: Share of the label to spread.
+        clip_norm: Largest norm of all gradients together; 0 for any.
+        accumulate: Batches of one update.
+        average_last: Samples in the mean of the weights that is validated
+            and saved in place of the last weights; 0 for none.
+        average_decay: Decay of an exponential mean instead; 0 for none.
+        average_every: Updates between two samples of the mean; 0 for each
+            epoch or each update, as in `WeightAveraging`.
+        bleu: Whether to score translations of the validation text.
+        monitor: What `patience` and `keep_best` go by: `"val_loss"` or
+            `"val_bleu"`.
+        patience: Epochs without an improvement before training stops; 0 for
+            no stop.
+        keep_best: Whether to save the translator of the best epoch, rather
+            than the last.
+        save_every: Updates between two checkpoints within an epoch; 0 for
+            one at its end alone.
+        dtype: Keras dtype policy.
+        seed: Makes weights, order and dropout repeatable.
+        deterministic: Whether repetitions are equal bit by bit.
+    """
+
+    output: str
+    epochs: int
+    preset: str
+    vocabulary_size: int
+    model_type: str
+    tokens_per_batch: int
+    max_length: int
+    learning_rate: float | None
+    warmup_steps: int
+    dropout: float | None
+    normalize_first: bool
+    label_smoothing: float
+    clip_norm: float
+    accumulate: int
+    average_last: int
+    average_decay: float
+    average_every: int
+    bleu: bool
+    monitor: str
+    patience: int
+    keep_best: bool
+    save_every: int
+    dtype: str
+    seed: int
+    deterministic: bool
+
+    def train(
+        self,
+        source,
+        target,
+        validation=None,
+        command: str = "",
+        resume: bool = False,
+        overwrite: bool = False,
+    ):
+        """Trains until `epochs` passes are done, or none improves any more.
+
+        What is wrong with the arguments is found out before anything is
+        written. A training of the same settings and text that is in the
+        folder goes on.
+
+        Args:
+            source: Text file.
+            target: Its translation.
+            validation: A pair of files like them, or `None`.
+            command: The command line, to note in the folder.
+            resume: Whether there must be a training to go on with.
+            overwrite: Whether to replace what is in the folder.
+
+        Raises:
+            FileExistsError: If the folder holds something else.
+            FileNotFoundError: If a file is missing.
+            KeyboardInterrupt: If it was stopped, once all is saved.
+            OSError: If the disk is full.
+            RuntimeError: If another process trains in the folder.
+            ValueError: If an argument is out of range, or differs from what
+                training began with.
+        """
+        self._check(validation)
+        texts = {"source": source, "target": target}
+        if validation:
+            texts["validation source"], texts["validation target"] = validation
+        data = {name: fingerprint(check_file(p)) for name, p in texts.items()}
+        self.folder = RunFolder(self.output)
+        self.history = None
+        with contextlib.ExitStack() as stack:
+            goes_on = self.folder.has_training() and not overwrite
+            if goes_on:
+                stack.enter_context(self.folder.lock())
+                self.folder.check_same(self._settings(), data)
+                tokenizer = self.folder.tokenizer()
+            else:
+                if resume:
+                    raise ValueError(
+                        "There is no training to go on with in "
+                        f"{self.output}. Leave out `--resume`."
+                    )
+                self.folder.check_free(overwrite)
+                tokenizer = Tokenizer.train(
+                    [Path(source), Path(target)],
+                    vocabulary_size=self.vocabulary_size,
+                    model_type=self.model_type,
+                )
+            self._read(source, target, validation, tokenizer)
+            self._make_model(tokenizer)
+            if not goes_on:
+                stack.enter_context(self.folder.lock())
+                self.folder.check_free(overwrite)
+            with self._full_disk_explained():
+                if not goes_on:
+                    self.folder.begin(self._settings(), data, tokenizer)
+                self.folder.add_command(command)
+                self._fit()
+
+    def state(self) -> str:
+        """Says what is on disk."""
+        if self.history is None:
+            return f"Nothing was changed in {self.output}."
+        if self.saved is None:
+            return f"No epoch has ended; {self.output} has no translator yet."
+        best = ""
+        if self.keep_best:
+            best = f", the best of {len(self.history)} by {self.monitor},"
+        epoch = self.saved + 1
+        return f"The translator after epoch {epoch}{best} is in {self.output}."
+
+    def saved_epoch(self) -> int | None:
+        """The epoch, from 0, whose translator is to be on disk."""
+        if not self.history:
+            return None
+        scored = [
+            row
+            for row in self.history
+            if not math.isnan(row.get(self.monitor, math.nan))
+        ]
+        if not self.keep_best or not scored:
+            return self.history[-1]["epoch"]
+        best = max if self.monitor == "val_bleu" else min
+        return best(scored, key=lambda row: row[self.monitor])["epoch"]
+
+    def write_checkpoint(self, epoch, batch, model, averaging):
+        """Writes what training goes on from."""
+        Checkpoint.of(epoch, batch, self.history, model, averaging).write(
+            self.folder.path("checkpoints")
+        )
+
+    @contextlib.contextmanager
+    def _full_disk_explained(self):
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise OSError(
+                f"The disk is full: {error}. {self.state()} Make room; the "
+                "same command goes on from the last checkpoint."
+            ) from error
+
+    def _check(self, validation):
+        check_positive(epochs=self.epochs, accumulate=self.accumulate)
+        check_not_negative(
+            average_last=self.average_last,
+            average_every=self.average_every,
+            patience=self.patience,
+            save_every=self.save_every,
+            seed=self.seed,
+        )
+        check_share(average_decay=self.average_decay)
+        check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
+        if self.clip_norm:
+            check_number(clip_norm=self.clip_norm)
+        needs = {
+            "bleu": self.bleu,
+            "patience": self.patience,
+            "keep_best": self.keep_best,
+        }
+        for name, value in needs.items():
+            if value and not validation:
+                raise ValueError(
+                    f"`{name}` needs `validation`. Received: {name}={value}, "
+                    "and no validation text."
+                )
+        if self.deterministic and keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "`deterministic` needs the TensorFlow backend. Received: "
+                f"deterministic=True with {keras.backend.backend()}."
+            )
+        self.averaging = None
+        if self.average_last or self.average_decay:
+            self.averaging = WeightAveraging(
+                last=self.average_last or None,
+                decay=self.average_decay or None,
+                every=self.average_every or None,
+            )
+        self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
+        self.schedule = WarmupSchedule(
+            hidden_dim=(
+                PRESETS[self.preset]["hidden_dim"]
+                if self.learning_rate is None
+                else None
+            ),
+            warmup_steps=self.warmup_steps,
+            peak_learning_rate=self.learning_rate,
+        )
+
+    def _settings(self):
+        """What a training that goes on must have in common with its start."""
+        settings = dataclasses.asdict(self)
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in MAY_CHANGE
+        }
+
+    def _read(self, source, target, validation, tokenizer):
+        sizes = {
+            "tokens_per_batch": self.tokens_per_batch,
+            "max_length": self.max_length,
+        }
+        self.corpus = read_corpus(source, target, tokenizer, **sizes)
+        self.num_batches = self.corpus.num_batches()
+        self.validation_data = self.validation_lines = None
+        if validation:
+            self.validation_data = translation_dataset(
+                *validation, tokenizer, shuffle=False, **sizes
+            )
+            self.validation_lines = [[*read_lines(path)] for path in validation]
+        watched = validation[0] if validation else source
+        self.sample = next(line for line in lines_of(watched) if line.strip())
+
+    def _make_model(self, tokenizer):
+        """Section 5.3. Text has many lengths, which XLA would each compile."""
+        if self.deterministic:
+            import tensorflow as tf
+
+            tf.config.experimental.enable_op_determinism()
+        keras.utils.set_random_seed(self.seed)
+        overrides = {} if self.dropout is None else {"dropout": self.dropout}
+        model = Transformer.from_preset(
+            self.preset,
+            tokenizer.vocabulary_size,
+            normalize_first=self.normalize_first,
+            dtype=self.dtype,
+            **overrides,
+        )
+        model.compile(
+            optimizer=keras.optimizers.Adam(
+                self.schedule,
+                beta_1=0.9,
+                beta_2=0.98,
+                epsilon=1e-9,
+                global_clipnorm=self.clip_norm or None,
+                gradient_accumulation_steps=(
+                    self.accumulate if self.accumulate > 1 else None
+                ),
+            ),
+            loss=self.loss,
+            weighted_metrics=[Perplexity()],
+            jit_compile=keras.backend.backend() == "jax",
+        )
+        model.optimizer.build(model.trainable_variables)
+        self.translator = Translator(model, tokenizer)
+
+    def _fit(self):
+        model = self.translator.model
+        start = Checkpoint.newest(self.folder.path("checkpoints"))
+        self.history = start.history
+        self.saved = self.saved_epoch()
+        if start.tensors:
+            self._go_on_from(start)
+        self.curves = importlib.util.find_spec("matplotlib") is not None
+        if not self.curves:
+            print(
+                "Without matplotlib no curves are drawn. `pip install "
+                "keras-transformer[plot]` installs it.",
+                file=sys.stderr,
+            )
+        verbose = 1 if sys.stdout.isatty() else 2
+        with Interrupt() as interrupt:
+            callbacks = OneTraining(
+                self._callbacks(start, interrupt),
+                add_history=True,
+                add_progbar=True,
+                model=model,
+            )
+            callbacks.begin()
+            stop = self._replay(callbacks)
+            for epoch in range(start.epoch, self.epochs):
+                if stop:
+                    break
+                skip = start.batch if epoch == start.epoch else 0
+                callbacks.set_params(
+                    {
+                        "verbose": verbose,
+                        "epochs": self.epochs,
+                        "steps": self.num_batches - skip,
+                    }
+                )
+                model.fit(
+                    self.corpus.epoch(self.seed, epoch, skip),
+                    validation_data=self.validation_data,
+                    initial_epoch=epoch,
+                    epochs=epoch + 1,
+                    callbacks=callbacks,
+                )
+                stop = model.stop_training
+            callbacks.end()
+        if stop:
+            print(
+                f"{self.monitor} has not improved for {self.patience} epochs.",
+                file=sys.stderr,
+            )
+
+    def _go_on_from(self, start):
+        model = self.translator.model
+        start.assign(model, self.averaging)
+        batches = ""
+        if start.batch:
+            batches = f" and {start.batch} batches"
+            # Makes the metrics, so that their state can be put back.
+            batch = next(self.corpus.epoch(0, 0).as_numpy_iterator())
+            model.test_on_batch(*batch)
+        print(
+            f"Going on with the training in {self.output} after epoch "
+            f"{start.epoch}{batches}.",
+            file=sys.stderr,
+        )
+
+    def _callbacks(self, start, interrupt):
+        """In this order: later ones see the weights and logs of earlier."""
+        callbacks = [self.averaging] if self.averaging else []
+        bleu = self.bleu or (
+            self.monitor == "val_bleu" and (self.patience or self.keep_best)
+        )
+        if bleu:
+            callbacks.append(
+                BleuCallback(
+                    self.translator,
+                    *self.validation_lines,
+                    samples=1,
+                    log_dir=self.folder.path("tensorboard", "validation"),
+                )
+            )
+        callbacks.append(Report(self, None if bleu else self.sample))
+        if self.patience:
+            callbacks.append(
+                keras.callbacks.EarlyStopping(
+                    self.monitor,
+                    patience=self.patience,
+                    mode="max" if self.monitor == "val_bleu" else "min",
+                )
+            )
+        every = self.save_every * self.accumulate
+        callbacks.append(
+            Checkpoints(self, start, interrupt, self.averaging, every)
+        )
+        return callbacks
+
+    def _replay(self, callbacks):
+        """Lets early stopping count the epochs that have ended before."""
+        model = self.translator.model
+        model.stop_training = False
+        for callback in callbacks.callbacks:
+            if isinstance(callback, keras.callbacks.EarlyStopping):
+                for row in self.history:
+                    callback.on_epoch_end(row["epoch"], row)
+        return model.stop_training

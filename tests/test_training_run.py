@@ -1,0 +1,633 @@
+"""Training that is stopped, killed, damaged or repeated."""
+
+import csv
+import errno
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import types
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer import bleu_callback
+from keras_transformer import transformer
+from keras_transformer.training_run import TrainingRun
+from keras_transformer.training_run import callbacks
+from keras_transformer.training_run import run as run_module
+from keras_transformer.training_run.checkpoint import Checkpoint
+from keras_transformer.training_run.curves import draw_curves
+from keras_transformer.training_run.folder import RunFolder
+
+NOUNS = {
+    "cat": "Katze",
+    "dog": "Hund",
+    "fox": "Fuchs",
+    "hen": "Henne",
+    "owl": "Eule",
+}
+PAIRS = [
+    (f"{one} sees {other}", f"{NOUNS[one]} sieht {NOUNS[other]}")
+    for one in NOUNS
+    for other in NOUNS
+] * 2
+SMALL = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 32,
+    "dropout": 0.1,
+}
+SETTINGS = {
+    "epochs": 2,
+    "preset": "tiny",
+    "vocabulary_size": 54,
+    "model_type": "bpe",
+    "tokens_per_batch": 32,
+    "max_length": 32,
+    "learning_rate": 0.01,
+    "warmup_steps": 10,
+    "dropout": None,
+    "normalize_first": False,
+    "label_smoothing": 0.1,
+    "clip_norm": 1.0,
+    "accumulate": 1,
+    "average_last": 0,
+    "average_decay": 0.0,
+    "average_every": 0,
+    "bleu": False,
+    "monitor": "val_loss",
+    "patience": 0,
+    "keep_best": False,
+    "save_every": 0,
+    "dtype": "float32",
+    "seed": 1,
+    "deterministic": False,
+}
+
+
+def write_text(folder, pairs=PAIRS):
+    paths = [folder / "text.en", folder / "text.de"]
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return paths
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_preset():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(transformer.PRESETS, "tiny", SMALL)
+        yield
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("text"))
+
+
+def train(folder, text, settings=None, **options):
+    """Trains with validation; gives the run, and what it printed."""
+    run = TrainingRun(os.fspath(folder), **{**SETTINGS, **(settings or {})})
+    options = {"validation": text, "command": "train it", **options}
+    run.train(*text, **options)
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text):
+    """A training of 2 epochs with an average, which nothing disturbed."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    settings = {"average_decay": 0.9}
+    run = train(folder, text, settings)
+    return types.SimpleNamespace(
+        folder=folder,
+        settings=settings,
+        num_batches=run.num_batches,
+        losses=losses(folder),
+        weights=weights_in(folder),
+    )
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    """The same in a folder of the test's own."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained.folder, folder)
+    return folder
+
+
+def weights_in(folder):
+    return kt.Translator.load(folder).model.get_weights()
+
+
+def losses(folder):
+    with open(folder / "training" / "log.csv") as file:
+        return [
+            (float(row["loss"]), float(row["val_loss"]))
+            for row in csv.DictReader(file)
+        ]
+
+
+def checkpoints(folder):
+    return sorted(
+        path.name for path in (folder / "training/checkpoints").iterdir()
+    )
+
+
+def assert_same(folder, trained):
+    np.testing.assert_allclose(losses(folder), trained.losses, rtol=1e-4)
+    for found, weight in zip(weights_in(folder), trained.weights, strict=True):
+        # Threads may add up in another order.
+        np.testing.assert_allclose(found, weight, rtol=1e-3, atol=1e-4)
+
+
+# What is in the folder.
+
+
+def test_folder_has_all_that_is_needed_to_go_on_and_to_look_at(trained):
+    folder = trained.folder / "training"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("checkpoints", "commands.txt", "curves.png", "lock", "log.csv"),
+        *("settings.json", "tensorboard", "tokenizer.model"),
+    ]
+    assert (folder / "commands.txt").read_text() == "train it\n"
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert checkpoints(trained.folder) == [
+        "epoch-00001-batch-00000000.safetensors",
+        "epoch-00002-batch-00000000.safetensors",
+    ]
+
+
+def test_tensorboard_shows_the_log(trained):
+    for part, place in (("train", 0), ("validation", 1)):
+        (path,) = (trained.folder / "training/tensorboard" / part).iterdir()
+        found = {}
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                if value.tag == "loss":
+                    found[event.step] = tf.make_ndarray(value.tensor)
+                    plugin = value.metadata.plugin_data.plugin_name
+                    assert plugin == "scalars"
+        expected = {n: row[place] for n, row in enumerate(trained.losses)}
+        assert found == pytest.approx(expected)
+
+
+def test_the_translator_has_the_average_and_the_checkpoint_has_not(trained):
+    newest = (
+        trained.folder
+        / "training/checkpoints"
+        / checkpoints(trained.folder)[-1]
+    )
+    raw = safetensors.numpy.load_file(newest)
+    model = kt.Translator.load(trained.folder).model
+    embeddings = model.target_embedding.get_weights()[0]
+    averages = {
+        name: array
+        for name, array in raw.items()
+        if name.startswith("averaging/0/") and array.shape == embeddings.shape
+    }
+    assert any(np.allclose(a, embeddings) for a in averages.values())
+    weights = raw["weights/token_embedding/embeddings"]
+    assert np.abs(weights - embeddings).max() > 1e-3
+
+
+def test_curves_leave_out_what_is_not_known(tmp_path):
+    history = [
+        {"epoch": 0, "loss": 3.0, "val_loss": 4.0, "val_bleu": math.nan},
+        {"epoch": 1, "loss": 2.0, "val_loss": 3.5, "val_bleu": math.nan},
+    ]
+    draw_curves(tmp_path / "curves.png", history)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Going on.
+
+
+def interrupt_after(monkeypatch, batches):
+    """Presses Ctrl-C while a training's so-manieth batch is computed."""
+    on_batch_end = callbacks.Checkpoints.on_train_batch_end
+    count = iter(range(1, 10**6))
+
+    def presses(self, batch, logs=None):
+        if next(count) == batches:
+            signal.raise_signal(signal.SIGINT)
+        on_batch_end(self, batch, logs)
+
+    monkeypatch.setattr(callbacks.Checkpoints, "on_train_batch_end", presses)
+
+
+def test_interrupted_training_goes_on_in_the_middle_of_an_epoch(
+    trained, text, tmp_path, monkeypatch, capsys
+):
+    folder = tmp_path / "run"
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, trained.num_batches + 3)
+        with pytest.raises(KeyboardInterrupt):
+            train(folder, text, trained.settings)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "Once more to stop now" in capsys.readouterr().err
+    assert checkpoints(folder)[-1] == "epoch-00001-batch-00000003.safetensors"
+    keras.utils.set_random_seed(99)
+    train(folder, text, trained.settings)
+    errors = capsys.readouterr().err
+    assert (
+        f"Going on with the training in {folder} after epoch 1 and 3" in errors
+    )
+    assert_same(folder, trained)
+    assert (folder / "training/commands.txt").read_text() == "train it\n" * 2
+
+
+def test_interrupt_at_the_end_of_an_epoch_waits_for_the_end(
+    trained, text, tmp_path, monkeypatch
+):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, trained.num_batches)
+        with pytest.raises(KeyboardInterrupt):
+            train(folder, text, trained.settings)
+    assert checkpoints(folder) == ["epoch-00001-batch-00000000.safetensors"]
+    assert len(losses(folder)) == 1
+
+
+def test_second_interrupt_stops_at_once():
+    interrupt = callbacks.Interrupt()
+    with interrupt:
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_damaged_checkpoint_is_left_aside(trained, copied, text, capsys):
+    path = (
+        copied / "training/checkpoints/epoch-00002-batch-00000000.safetensors"
+    )
+    os.truncate(path, path.stat().st_size // 2)
+    train(copied, text, trained.settings)
+    errors = capsys.readouterr().err
+    assert f"The checkpoint {path} is damaged" in errors
+    assert "after epoch 1." in errors
+    assert os.path.exists(f"{path}.damaged")
+    assert_same(copied, trained)
+
+
+@pytest.mark.parametrize("how", ["header", "flipped bit", "empty"])
+def test_damage_of_every_kind_is_seen(trained, copied, capsys, how):
+    folder = copied / "training/checkpoints"
+    path = folder / "epoch-00002-batch-00000000.safetensors"
+    content = bytearray(path.read_bytes())
+    if how == "header":
+        content[9] ^= 255
+    elif how == "flipped bit":
+        content[-7] ^= 1
+    path.write_bytes(b"" if how == "empty" else content)
+    assert Checkpoint.newest(folder).epoch == 1
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_without_any_whole_checkpoint_training_does_not_start_anew(
+    trained, copied, text
+):
+    for path in (copied / "training/checkpoints").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match="All checkpoints in .* are damaged"):
+        train(copied, text, trained.settings)
+
+
+def test_checkpoint_of_another_size_names_the_first_weight(
+    trained, copied, text, monkeypatch
+):
+    monkeypatch.setitem(
+        transformer.PRESETS, "tiny", {**SMALL, "intermediate_dim": 24}
+    )
+    message = (
+        r"The weights in the checkpoint must be those of the model. Received: "
+        r".*feed_forward/inner/kernel of shape \(16, 32\), the model has "
+        r"\(16, 24\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        train(copied, text, trained.settings)
+
+
+def test_checkpoint_of_another_optimizer_is_refused():
+    model = kt.Transformer(13, **SMALL)
+    model.compile("sgd", "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    checkpoint = Checkpoint.of(1, 0, [], model)
+    model.compile("adam", "mse", jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    with pytest.raises(ValueError, match="same optimizer. Received: 2 arrays"):
+        checkpoint.assign(model)
+
+
+def test_only_the_last_two_checkpoints_stay(tmp_path):
+    unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
+    (tmp_path / unfinished).touch()
+    (tmp_path / "notes").touch()
+    for epoch, batch in ((0, 5), (0, 10), (1, 0)):
+        Checkpoint(epoch, batch).write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "epoch-00000-batch-00000010.safetensors",
+        "epoch-00001-batch-00000000.safetensors",
+        "notes",
+    ]
+    assert Checkpoint.newest(tmp_path).epoch == 1
+
+
+def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
+    trained, copied, text
+):
+    run = train(copied, text, trained.settings)
+    assert run.state() == f"The translator after epoch 2 is in {copied}."
+    assert losses(copied) == trained.losses
+    train(copied, text, {**trained.settings, "epochs": 3})
+    assert losses(copied)[:2] == trained.losses
+    assert len(losses(copied)) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 2}, r"`seed` must be what training in .* began with, 1\. "
+         r"Received: seed=2\. Pass `--overwrite`"),
+        ({"average_decay": 0.8}, "`average_decay` must be what .*, 0.9"),
+    ],
+)  # fmt: skip
+def test_other_settings_are_refused(trained, text, change, message):
+    with pytest.raises(ValueError, match=message):
+        train(trained.folder, text, {**trained.settings, **change})
+
+
+def test_other_text_is_refused(trained, tmp_path, text):
+    other = write_text(tmp_path, PAIRS[:-1])
+    with pytest.raises(ValueError, match="`source` must be the text that"):
+        train(trained.folder, other, trained.settings)
+    message = "`validation source` must be the text that training in"
+    with pytest.raises(ValueError, match=message):
+        train(trained.folder, text, trained.settings, validation=other)
+
+
+def test_damaged_settings_are_refused(copied, text):
+    (copied / "training/settings.json").write_text("{}")
+    with pytest.raises(ValueError, match="settings.json is damaged, or of an"):
+        train(copied, text)
+
+
+def test_resume_needs_a_training(text, tmp_path):
+    with pytest.raises(ValueError, match="There is no training to go on with"):
+        train(tmp_path / "run", text, resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(text, tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(FileExistsError, match="exists already, and nothing"):
+        train(tmp_path, text)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_one_training_a_folder(trained, text):
+    with RunFolder(os.fspath(trained.folder)).lock():
+        message = (
+            f"Another training is writing to .*, process {os.getpid()}. Wait "
+        )
+        with pytest.raises(RuntimeError, match=message):
+            train(trained.folder, text, trained.settings)
+
+
+def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
+    def full(self, folder):
+        raise OSError(errno.ENOSPC, "No space left on device", folder)
+
+    before = checkpoints(copied)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "write", full)
+        message = (
+            "The disk is full: .*checkpoints.*The translator after epoch 3 is "
+            "in .*the same command goes on from the last checkpoint"
+        )
+        with pytest.raises(OSError, match=message):
+            train(copied, text, {**trained.settings, "epochs": 3})
+    assert checkpoints(copied) == before
+    run = train(copied, text, trained.settings)
+    assert run.saved == 1
+
+
+# Early stopping and the best epoch.
+
+
+def test_best_epoch_is_kept_and_training_stops(
+    text, tmp_path, monkeypatch, capsys
+):
+    def scores(values):
+        scores = iter(values)
+        monkeypatch.setattr(
+            bleu_callback,
+            "corpus_scores",
+            lambda *_, **__: kt.CorpusScores(next(scores), 0.0, ""),
+        )
+
+    folder = tmp_path / "run"
+    settings = {
+        "monitor": "val_bleu",
+        "patience": 2,
+        "keep_best": True,
+        "epochs": 3,
+    }
+    scores([5.0, 7.0, 6.0])
+    run = train(folder, text, settings)
+    state = "The translator after epoch 2, the best of 3 by val_bleu, is in"
+    assert run.state() == f"{state} {folder}."
+    best = weights_in(folder)
+    # Going on counts the epochs that have ended.
+    scores([7.0])
+    settings["epochs"] = 9
+    run = train(folder, text, settings)
+    assert len(losses(folder)) == 4
+    assert "val_bleu has not improved for 2 epochs" in capsys.readouterr().err
+    for found, weight in zip(weights_in(folder), best, strict=True):
+        np.testing.assert_array_equal(found, weight)
+    train(folder, text, settings)
+    assert len(losses(folder)) == 4
+
+
+@pytest.mark.parametrize(
+    ("monitor", "values", "best"),
+    [
+        ("val_loss", [3.0, 1.0, 1.0, 2.0], 1),
+        ("val_bleu", [math.nan, 3.0, 9.0, 9.0], 2),
+        ("val_loss", [math.nan, math.nan], 1),
+    ],
+)
+def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
+    settings = {**SETTINGS, "monitor": monitor, "keep_best": True}
+    run = TrainingRun("run", **settings)
+    run.history = [
+        {"epoch": epoch, monitor: value} for epoch, value in enumerate(values)
+    ]
+    assert run.saved_epoch() == best
+    run.keep_best = False
+    assert run.saved_epoch() == len(values) - 1
+
+
+@pytest.mark.parametrize("name", ["bleu", "patience", "keep_best"])
+def test_what_needs_validation_says_so(text, tmp_path, name):
+    with pytest.raises(ValueError, match=f"`{name}` needs `validation`"):
+        train(tmp_path / "run", text, {name: 1}, validation=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"monitor": "bleu"}, "`monitor` must be one of 'val_loss'"),
+        ({"accumulate": 0}, "`accumulate` must be at least 1"),
+        ({"save_every": -1}, "`save_every` must not be negative"),
+        ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),
+        ({"average_last": 2, "average_decay": 0.9}, "Exactly one of `last`"),
+        ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),
+    ],
+)
+def test_settings_out_of_range(text, tmp_path, change, message):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", text, change)
+    assert not (tmp_path / "run").exists()
+
+
+def test_deterministic_needs_tensorflow(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="`deterministic` needs the TensorF"):
+        train(tmp_path / "run", text, {"deterministic": True})
+
+
+def test_without_matplotlib_training_goes_on(
+    trained, copied, text, monkeypatch, capsys
+):
+    (copied / "training/curves.png").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.importlib.util, "find_spec", lambda name: None)
+        train(copied, text, {**trained.settings, "epochs": 3})
+    assert "`pip install keras-transformer[plot]`" in capsys.readouterr().err
+    assert len(losses(copied)) == 3
+    assert not (copied / "training/curves.png").exists()
+
+
+# Processes of their own.
+
+PROGRAM = """
+import json, os, signal, sys
+
+from keras_transformer import atomic, transformer
+from keras_transformer.training_run import TrainingRun, callbacks
+
+settings, small, files, moment = json.loads(sys.argv[1])
+transformer.PRESETS["tiny"] = small
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_before(function, condition):
+    def wrapper(*arguments, **options):
+        if condition(*arguments):
+            kill()
+        return function(*arguments, **options)
+
+    return wrapper
+
+
+if moment == "while a checkpoint is renamed":
+    later = [False, True]  # of the checkpoints in the first epoch
+    os.replace = killed_before(
+        os.replace, lambda old, new: "epoch-00000" in new and later.pop(0)
+    )
+elif moment == "between two batches":
+    callbacks.Checkpoints.on_train_batch_end = killed_before(
+        callbacks.Checkpoints.on_train_batch_end,
+        lambda self, batch: self.epoch == 1 and self.run.num_batches
+        - self.skipped - batch == 4,
+    )
+elif moment == "between translator and checkpoint":
+    callbacks.Checkpoints.on_epoch_end = killed_before(
+        callbacks.Checkpoints.on_epoch_end,
+        lambda self, epoch, *logs: epoch == 2,
+    )
+TrainingRun(**settings).train(*files, validation=files)
+"""
+
+
+def in_process(folder, text, settings, moment=None):
+    """Trains in a process of its own; gives its exit code and errors."""
+    arguments = [
+        {**SETTINGS, **settings, "output": str(folder)},
+        SMALL,
+        [str(path) for path in text],
+        moment,
+    ]
+    process = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    return process.returncode, process.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"average_last": 2},
+        {"average_decay": 0.9, "accumulate": 2, "dtype": "mixed_float16"},
+    ],
+    ids=["last", "decay, accumulated"],
+)
+def test_killed_training_comes_to_the_same(text, tmp_path, settings):
+    settings = {**settings, "epochs": 3, "save_every": 5}
+    if "accumulate" in settings:
+        settings["save_every"] = 2
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    code, errors = in_process(whole, text, settings)
+    assert code == 0, errors
+    for moment in (
+        "while a checkpoint is renamed",
+        "between two batches",
+        "between translator and checkpoint",
+    ):
+        code, errors = in_process(killed, text, settings, moment)
+        assert code == -signal.SIGKILL, (moment, errors)
+    code, errors = in_process(killed, text, settings)
+    assert code == 0, errors
+    assert "Going on with the training" in errors
+    np.testing.assert_allclose(losses(killed), losses(whole), atol=1e-4)
+    # Both loaded in this process, which no kill has touched.
+    for found, weight in zip(
+        weights_in(killed), weights_in(whole), strict=True
+    ):
+        np.testing.assert_allclose(found, weight, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_deterministic_training_is_equal_bit_by_bit(text, tmp_path):
+    for name in ("one", "other"):
+        code, errors = in_process(
+            tmp_path / name, text, {"deterministic": True}
+        )
+        assert code == 0, errors
+    for one, other in zip(
+        weights_in(tmp_path / "one"),
+        weights_in(tmp_path / "other"),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert losses(tmp_path / "one") == losses(tmp_path / "other")
