@@ -21,7 +21,7 @@ test-jax: $(VENV)/installed
 check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -q tests/test_documentation.py
+	$(BIN)/python -m pytest -q -m "not slow" tests/test_documentation.py
 
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .

@@ -28,6 +28,7 @@ def benchmark(*arguments, **environment):
     )
 
 
+@pytest.mark.slow
 def test_measures_engines_and_writes_table_raw_times_and_plot(tmp_path):
     process = benchmark("-o", tmp_path, *CASE, "--engines", "graph,ct2-float32")
     assert process.returncode == 0, process.stderr[-3000:]

@@ -112,6 +112,7 @@ def test_callbacks_behind_it_read_the_score(translator, monkeypatch, tmp_path):
     assert rows == history["val_bleu"]
 
 
+@pytest.mark.slow
 def test_epochs_in_between_have_none(translator, monkeypatch):
     callback = bleu_of(translator, monkeypatch, iter([5.0, 7.0]))
     callback.every = 2
@@ -128,6 +129,7 @@ def test_the_best_of_several_hypotheses_is_scored(translator):
     assert scores == [kt.corpus_scores(translator(LINES), LINES).bleu]
 
 
+@pytest.mark.slow
 def test_samples_are_printed_and_written(translator, capsys, tmp_path):
     callback = kt.BleuCallback(
         translator, LINES, LINES, samples=2, log_dir=tmp_path

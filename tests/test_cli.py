@@ -278,6 +278,7 @@ def test_same_command_after_the_end_says_so(trained, tmp_path):
     assert epochs_in_log(trained.folder) == [0, 1]
 
 
+@pytest.mark.slow
 def test_interrupted_training_goes_on_with_the_same_command(
     text, tmp_path, monkeypatch
 ):

@@ -11,6 +11,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_snippets_of_the_readme_run(tmp_path):
     snippets = SNIPPET.findall((ROOT / "README.md").read_text("utf-8"))
     assert len(snippets) >= 3

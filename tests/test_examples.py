@@ -59,6 +59,7 @@ def test_quickstart_draws_attention(quickstart, trained, tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_saved_model_translates_elsewhere(quickstart, trained, tmp_path):
     translator, pairs = trained
     translator.save(tmp_path / "translator")

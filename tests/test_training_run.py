@@ -225,6 +225,7 @@ def interrupt_after(monkeypatch, batches):
     monkeypatch.setattr(callbacks.Checkpoints, "on_train_batch_end", presses)
 
 
+@pytest.mark.slow
 def test_interrupted_training_goes_on_in_the_middle_of_an_epoch(
     trained, text, tmp_path, monkeypatch, capsys
 ):
@@ -426,6 +427,7 @@ def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
 # Early stopping and the best epoch.
 
 
+@pytest.mark.slow
 def test_best_epoch_is_kept_and_training_stops(
     text, tmp_path, monkeypatch, capsys
 ):

@@ -66,7 +66,9 @@ def test_segments_equal_one_loop(model, source_ids, search, compiled):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 
-@each_search
+@pytest.mark.parametrize(
+    "search", [kt.GreedySearch(), SEARCHES["beam"]], ids=["greedy", "beam"]
+)
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_generate_equals_one_loop(model, source_ids, search, jit_compile):
     if not jit_compile and keras.backend.backend() == "jax":
@@ -144,7 +146,7 @@ def test_compiled_segments_have_few_shapes(model):
 
     decode = Decode(model, kt.GreedySearch(), capacity=48)
     generator = np.random.default_rng(3)
-    for _ in range(6):
+    for _ in range(2):
         source_ids = generator.integers(END + 1, V, (32, LENGTH_STEP))
         inputs = {
             "source_ids": source_ids.astype("int32"),
@@ -159,12 +161,12 @@ def test_compiled_segments_have_few_shapes(model):
 def test_source_shapes_to_compile_are_few(model, monkeypatch):
     """Any batch and length falls on one of few shapes."""
     shapes = set()
-    run = model._functions.run
+    nothing = np.zeros((6, 1, 1), "int32")
 
     def recorded(key, function, inputs, jit_compile):
         x = inputs["source_ids"]
         shapes.add((x[0] if isinstance(x, tuple) else x).shape)
-        return run(key, function, inputs, jit_compile)
+        return nothing, nothing[:, 0], nothing
 
     monkeypatch.setattr(model._functions, "run", recorded)
     for rows in (1, 3, 4, 5, 6):

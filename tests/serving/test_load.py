@@ -47,6 +47,7 @@ def run(small, tmp_path, model, seconds):
     return process, results["engines"], table
 
 
+@pytest.mark.slow
 def test_threads_get_the_serial_answers(small, tmp_path):
     process, engines, table = run(small, tmp_path, small.saved_model, 2)
     [(name, measured)] = engines.items()

@@ -281,6 +281,7 @@ def test_a_call_of_any_size_is_decoded_in_batches(exported):
     assert lengths == sorted(lengths, reverse=True)
 
 
+@pytest.mark.slow
 def test_several_hypotheses_are_exported(exported, tmp_path):
     translator, _ = exported["two unigram"]
     translator = kt.Translator(
@@ -318,6 +319,7 @@ def test_export_holds_the_weights_of_the_model_alone(exported, kind):
     assert count <= numbers < count + 100
 
 
+@pytest.mark.slow
 def test_saved_model_cli_translates(exported, tmp_path):
     translator, path = exported["shared unigram"]
     texts = ["the cat sees the dog", "", "fox 😀"]
@@ -429,6 +431,7 @@ def test_overwrite_refuses_what_is_no_export(exported, tmp_path):
     assert os.listdir(tmp_path) == ["thesis.tex"]
 
 
+@pytest.mark.slow
 def test_overwrite_replaces_an_export_without_a_word(exported, tmp_path, capfd):
     translator, _ = exported["two bpe"]
     path = tmp_path / "1"
@@ -463,6 +466,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 def test_jax_reads_the_same_folder_and_refuses_to_export(exported, tmp_path):
     pytest.importorskip("jax")
     translator, _ = exported["two unigram"]
