@@ -23,6 +23,9 @@ from cases import width_of
 # suggests 1,024 to 2,048, and more suits some models.
 BATCH_TOKENS = (1024, 2048, 4096)
 
+# Our LiteRT files and the weights in them.
+LITERT = {"float32": None, "int8": "int8"}
+
 # Most target tokens beyond those of the source, section 6.1; ours has the same
 # limit, and to import it from there would take memory from the engine.
 EXTRA_LENGTH = 50
@@ -36,6 +39,9 @@ def export(translator_folder: str, search: str, folder: str):
     translator.search = search_of(search)
     translator.save(os.path.join(folder, "translator"))
     translator.export_saved_model(os.path.join(folder, "saved_model"))
+    for name, quantization in LITERT.items():
+        path = os.path.join(folder, f"{name}.tflite")
+        translator.export_litert(path, quantization, text=False)
     if importlib.util.find_spec("ctranslate2"):
         translator.export_ctranslate2(os.path.join(folder, "ctranslate2"))
 
@@ -101,6 +107,40 @@ class OurSavedModelXla(OurSavedModel):
     signature = "translate_compiled"
 
 
+class OurLiteRT:
+    """The LiteRT file, in a process without TensorFlow."""
+
+    title = "LiteRT float32"
+    needs = ("ai-edge-litert",)
+    weights = "float32"
+
+    def __init__(self, folder, search, **workers):
+        import keras_transformer as kt
+
+        path = os.path.join(folder, f"{self.weights}.tflite")
+        self.translator = kt.LiteRTTranslator(path, **workers)
+
+    @staticmethod
+    def settings():
+        return [
+            {
+                "num_threads": each["intra_threads"],
+                "num_workers": each["inter_threads"],
+            }
+            for each in thread_settings(batch=max(BATCH_TOKENS))
+        ]
+
+    def translate(self, texts):
+        return self.translator(texts)
+
+
+class OurLiteRTInt8(OurLiteRT):
+    """The same, its weights quantised to 8 bits."""
+
+    title = "LiteRT int8"
+    weights = "int8"
+
+
 class CTranslate2:
     """CTranslate2, with SentencePiece before and after."""
 
@@ -161,6 +201,8 @@ ENGINES = {
     "translator-xla": OurTranslatorXla,
     "saved-model": OurSavedModel,
     "saved-model-xla": OurSavedModelXla,
+    "litert-float32": OurLiteRT,
+    "litert-int8": OurLiteRTInt8,
     "ct2-float32": CTranslate2,
     "ct2-int8": CTranslate2Int8,
 }

@@ -305,7 +305,9 @@ def train(
             overwrite=overwrite,
         )
     except KeyboardInterrupt:
-        arguments = [a for a in sys.argv[1:] if a != "--overwrite"]
+        arguments = sys.argv[1:]
+        if run.history is not None:  # the old training is replaced already
+            arguments = [a for a in arguments if a != "--overwrite"]
         print(
             f"\nStopped. {run.state()} Go on with:\n"
             f"  keras-transformer {shlex.join(arguments)}",
@@ -608,6 +610,9 @@ def verify(
 
     if json_file:
         check_absent(json_file, overwrite)
+    for path in exports:  # before minutes are spent on the first
+        if not path.exists():
+            raise FileNotFoundError(f"No such export: {str(path)!r}.")
     translator = _load(folder)
     if search:
         translator.search = _search(

@@ -62,7 +62,14 @@ class Decode:
         self.needs_scores = needs_scores
 
     def whole(self, inputs) -> Hypotheses:
-        """Decodes in one loop; for compilers, which want fixed shapes."""
+        """Decodes in one loop; for compilers, which want fixed shapes.
+
+        Args:
+            inputs: As for `start`.
+
+        Returns:
+            `Hypotheses`, target ids `(B, K, T)`, `T` the capacity.
+        """
         decoding = self.start(inputs, room=None)
         _, decoding = self.advance(0, decoding)
         return self.search.hypotheses(decoding.state)
@@ -97,7 +104,7 @@ class Decode:
             "max_lengths": ops.where(lengths > 0, max_lengths, 0),
         }
         if "target_prefix_ids" in inputs:
-            prefix_ids = inputs["target_prefix_ids"]
+            prefix_ids = inputs["target_prefix_ids"][:, :capacity]
             rest = capacity - ops.shape(prefix_ids)[1]
             inputs["target_prefix_ids"] = ops.pad(
                 prefix_ids, ((0, 0), (0, rest))
@@ -117,7 +124,7 @@ class Decode:
         """Decodes until the cache is full or sentences enough are done.
 
         Args:
-            position: The first position to decode.
+            position: The first position to decode, scalar int32 tensor.
             decoding: From `start`, or from here.
             most_done: How many sentences are enough; by default all.
 
@@ -136,13 +143,13 @@ class Decode:
                 ancestry,
             )
 
-        room = self._room(decoding.cache)
         position, state, cache = self.search.advance(
             step,
             decoding.cache,
             decoding.state,
-            self._problem(decoding.inputs, room),
+            self._problem(decoding.inputs, self._capacity(decoding)),
             position,
+            end_position=self._room(decoding.cache),
             most_done=most_done,
         )
         return position, decoding._replace(cache=cache, state=state)
@@ -157,6 +164,9 @@ class Decode:
             compile_function: Compiles the functions in which the time goes,
                 for each shape. To have few shapes, a batch then shrinks by
                 halves only, and not below `FEWEST_COMPILED`.
+
+        Returns:
+            As `whole`.
         """
         start, advance = self.start, self.advance
         compiled = compile_function is not None
@@ -168,10 +178,10 @@ class Decode:
 
         def segment(position, decoding, rows, done_rows, found):
             size = ops.shape(rows)[0]
-            most_done = (size + 1) // 2
+            most_done = size - size // 2
             if compiled:
                 most_done = ops.where(
-                    most_done >= FEWEST_COMPILED, most_done, size
+                    size // 2 >= FEWEST_COMPILED, most_done, size
                 )
             position, decoding = advance(
                 position,
@@ -224,7 +234,7 @@ class Decode:
     def _fitted(self, decoding, position):
         """Makes room in the cache if the targets have filled it."""
         room = self._room(decoding.cache)
-        capacity = ops.shape(decoding.state.target_ids)[2]
+        capacity = self._capacity(decoding)
         wanted = ops.where(
             ops.equal(position, room), ops.minimum(2 * room, capacity), room
         )
@@ -234,6 +244,9 @@ class Decode:
             decoding.cache,
         )
         return decoding._replace(cache=cache)
+
+    def _capacity(self, decoding):
+        return ops.shape(decoding.state.target_ids)[2]
 
     def _room(self, cache):
         keys, _ = cache[0]  # (B, N, L W, H)

@@ -399,8 +399,16 @@ class Transformer(keras.Model):
         Returns:
             `Hypotheses`: target ids `(B, W, T)`, scores `(B, W)` and scores of
             tokens `(B, W, T)`, `T` the capacity.
+
+        Raises:
+            ValueError: If `max_lengths` are given without `capacity`.
         """
         search = GreedySearch() if search is None else search
+        if max_lengths is not None and capacity is None:
+            raise ValueError(
+                "`capacity` must be given with `max_lengths`. Received: "
+                "capacity=None."
+            )
         inputs = {
             "source_ids": source_ids,
             "min_lengths": min_lengths,
@@ -514,7 +522,7 @@ class Transformer(keras.Model):
             width = target_ids.shape[1]
             attention = self._attention(
                 np.repeat(source_ids, width, axis=0),
-                target_ids.reshape((-1, longest)),
+                target_ids.reshape((rows * width, longest)),
                 jit_compile,
             )
             results.append(attention.reshape((rows, width, longest, length)))
@@ -653,6 +661,7 @@ class Transformer(keras.Model):
             config,
             decode.capacity,
             decode.needs_scores,
+            self.max_length,  # which a user may change
         )
         if keras.backend.backend() != "tensorflow":
             return self._functions.run(

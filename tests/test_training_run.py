@@ -301,8 +301,9 @@ def test_without_any_whole_checkpoint_training_does_not_start_anew(
 ):
     for path in (copied / "training/checkpoints").iterdir():
         path.write_bytes(b"")
-    with pytest.raises(ValueError, match="All checkpoints in .* are damaged"):
-        train(copied, text, trained.settings)
+    for _ in range(2):  # nor when it is tried again
+        with pytest.raises(ValueError, match="All checkpoints in .* damaged"):
+            train(copied, text, trained.settings)
 
 
 def test_checkpoint_of_another_size_names_the_first_weight(
@@ -494,6 +495,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"monitor": "bleu"}, "`monitor` must be one of 'val_loss'"),
         ({"accumulate": 0}, "`accumulate` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
+        ({"average_every": 5}, "`average_every` needs `average_last` or"),
         ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),
         ({"average_last": 2, "average_decay": 0.9}, "Exactly one of `last`"),
         ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),

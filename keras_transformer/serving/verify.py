@@ -160,11 +160,17 @@ def verify_export(
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
     path = os.fspath(path)
-    format, foreign = _inspected(path)
+    kind, foreign = _inspected(path)
     if expected is None:
         expected = translator(lines)
-    measured = _measured(format, path, lines)
+    measured = _measured(kind, path, lines)
     found = measured.pop("translations")
+    if _num_hypotheses(found) != _num_hypotheses(expected):
+        raise ValueError(
+            "The export must have the search of the translator. Received: "
+            f"{_num_hypotheses(found)} hypotheses for each line from {path!r}, "
+            f"{_num_hypotheses(expected)} from the translator."
+        )
     pairs = [
         _first_unequal(*pair) for pair in zip(expected, found, strict=True)
     ]
@@ -172,7 +178,7 @@ def verify_export(
     differences = _differences(translator, lines, places, pairs)
     return ExportReport(
         path=path,
-        format=format,
+        format=kind,
         lines=len(lines),
         identical=len(lines) - len(differences),
         beyond_tolerance=sum(x.severity > tolerance for x in differences),
@@ -195,17 +201,22 @@ def _inspected(path):
     return "LiteRT", litert.foreign_operations(path)
 
 
-def _measured(format, path, lines):
+def _measured(kind, path, lines):
     """Runs the export in a process of its own."""
     # For a LiteRT file this library must be found from anywhere.
     root = pathlib.Path(keras_transformer.__file__).parents[1]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    if format == "LiteRT":
+    # On the CPU: this process may hold all memory of a GPU.
+    environment = {
+        **os.environ,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    if kind == "LiteRT":
         paths = (str(root), environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with tempfile.TemporaryDirectory() as folder:
         task, result = (pathlib.Path(folder) / name for name in ("task", "out"))
-        content = {"format": format, "path": path, "lines": lines}
+        content = {"format": kind, "path": path, "lines": lines}
         task.write_text(json.dumps(content), "utf-8")
         # Without -P the modules beside the program would hide others.
         process = subprocess.run(
@@ -226,6 +237,10 @@ def _measured(format, path, lines):
         name, message = measured["error"]
         raise ERRORS.get(name, ValueError)(message)
     return measured
+
+
+def _num_hypotheses(outputs):
+    return 1 if isinstance(outputs[0], str) else len(outputs[0])
 
 
 def _first_unequal(expected, found):
@@ -286,7 +301,8 @@ def _scores_of(row, scores, known):
 def _difference(line, source, texts, expected, found):
     (tokens, scores), (found_tokens, found_scores) = expected, found
     shorter = min(len(tokens), len(found_tokens))
-    # Different texts may have the same tokens: those of unknown characters.
+    # Different texts may have the same tokens, such as unknown characters:
+    # equally probable, and within any tolerance.
     position = next(
         (i for i in range(shorter) if tokens[i] != found_tokens[i]), shorter - 1
     )

@@ -9,6 +9,9 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.batches import padded
+from keras_transformer.translator import longest_source
+
 # Where TensorFlow Serving looks for them.
 FOLDER = "assets.extra"
 FILE = "tf_serving_warmup_requests"
@@ -29,7 +32,7 @@ def write_warmup_requests(translator, folder):
     os.makedirs(path, exist_ok=True)
     with tf.io.TFRecordWriter(os.path.join(path, FILE)) as writer:
         for lengths in LENGTHS:
-            for signature, inputs in _inputs(translator.tokenizer, lengths):
+            for signature, inputs in _inputs(translator, lengths):
                 writer.write(prediction_log(signature, inputs))
 
 
@@ -53,17 +56,22 @@ def prediction_log(signature: str, inputs) -> bytes:
     return _field(6, predict_log)
 
 
-def _inputs(tokenizer, lengths):
+def _inputs(translator, lengths):
     """Names the signatures, and makes what they are called with."""
+    tokenizer = translator.tokenizer
+    longest = longest_source(translator.model) - 1  # and the end token
+    lengths = [min(length, longest) for length in lengths]
     ordinary = range(tokenizer.end_token_id + 1, tokenizer.vocabulary_size)
     rows = [np.resize(ordinary, length).tolist() for length in lengths]
-    texts = tokenizer.decode(rows)
+    # Joined and split again, a text may have more tokens.
+    texts = [
+        text
+        for text in tokenizer.decode(rows)
+        if len(tokenizer.encode(text)) <= longest
+    ]
     yield "serving_default", {"text": np.array(texts, dtype=object)}
-    source_ids = np.zeros((len(rows), max(lengths) + 1), "int32")
-    for place, row in zip(source_ids, rows, strict=True):
-        place[: len(row)] = row
-        place[len(row)] = tokenizer.end_token_id if row else 0
-    yield "translate_ids", {"source_ids": source_ids}
+    ended = [[*row, tokenizer.end_token_id] if row else [] for row in rows]
+    yield "translate_ids", {"source_ids": padded(ended)}
 
 
 def _field(number, content):

@@ -94,7 +94,9 @@ class WeightAveraging(keras.callbacks.Callback):
             self._weights = None
 
     def averages(self) -> list[np.ndarray]:
-        """The averages of `model.trainable_variables`, once there are any."""
+        """The averages of `model.trainable_variables`, `[]` without any."""
+        if not self._num_samples:
+            return []
         if self.decay is not None:
             return [ops.convert_to_numpy(mean) for mean in self._mean]
         return [
@@ -111,7 +113,7 @@ class WeightAveraging(keras.callbacks.Callback):
         store["num_batches"] = np.asarray(self._num_batches)
         samples = self._samples
         if self.decay is not None:
-            samples = [self.averages()]
+            samples = [self.averages()] if self._num_samples else []
         for age, arrays in enumerate(samples):
             for index, array in enumerate(arrays):
                 store[f"{age}/{index}"] = array

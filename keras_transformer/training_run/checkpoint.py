@@ -21,6 +21,10 @@ NAME = re.compile(r"epoch-(\d{5})-batch-(\d{8})\.safetensors")
 UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}")  # of a killed process
 
 
+# What reading a damaged file raises.
+DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
+
+
 @dataclasses.dataclass
 class Checkpoint:
     """Where training is, and what it has come to.
@@ -96,26 +100,33 @@ class Checkpoint:
     def newest(cls, folder) -> "Checkpoint":
         """Reads the newest checkpoint that is whole; the start without one.
 
-        Damaged ones are renamed, and a message says so.
+        Damaged ones are renamed if there is a whole one, and a message says
+        so.
 
         Raises:
             ValueError: If there are checkpoints, and all are damaged.
         """
         if not os.path.isdir(folder):
             return cls()
-        names = sorted(filter(NAME.fullmatch, os.listdir(folder)))
-        for name in reversed(names):
+        damaged = {}
+        for name in sorted(
+            filter(NAME.fullmatch, os.listdir(folder)), reverse=True
+        ):
             path = os.path.join(folder, name)
             try:
-                return cls._read(path)
-            except (ValueError, KeyError, safetensors.SafetensorError) as error:
+                checkpoint = cls._read(path)
+            except DAMAGES as error:
+                damaged[path] = error
+                continue
+            for path, error in damaged.items():
                 os.replace(path, f"{path}.damaged")
                 print(
                     f"The checkpoint {path} is damaged ({error}) and left "
                     "aside; the one before it is used.",
                     file=sys.stderr,
                 )
-        if names:
+            return checkpoint
+        if damaged:
             raise ValueError(
                 f"All checkpoints in {folder} are damaged. Pass `--overwrite` "
                 "to start anew."

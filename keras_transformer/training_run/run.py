@@ -35,6 +35,7 @@ from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.folder import fingerprint
 from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator import LONGEST_SOURCE
 from keras_transformer.translator import Translator
 
 # What may change when a training goes on: it changes no update.
@@ -42,9 +43,7 @@ MAY_CHANGE = (
     "output",
     "epochs",
     "bleu",
-    "monitor",
     "patience",
-    "keep_best",
     "save_every",
 )
 
@@ -151,13 +150,13 @@ class TrainingRun:
             ValueError: If an argument is out of range, or differs from what
                 training began with.
         """
+        self.history = None
         self._check(validation)
         texts = {"source": source, "target": target}
         if validation:
             texts["validation source"], texts["validation target"] = validation
         data = {name: fingerprint(check_file(p)) for name, p in texts.items()}
         self.folder = RunFolder(self.output)
-        self.history = None
         with contextlib.ExitStack() as stack:
             goes_on = self.folder.has_training() and not overwrite
             if goes_on:
@@ -241,6 +240,11 @@ class TrainingRun:
             seed=self.seed,
         )
         check_share(average_decay=self.average_decay)
+        if self.average_every and not (self.average_last or self.average_decay):
+            raise ValueError(
+                "`average_every` needs `average_last` or `average_decay`. "
+                f"Received: average_every={self.average_every}."
+            )
         check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
         if self.clip_norm:
             check_number(clip_norm=self.clip_norm)
@@ -302,6 +306,20 @@ class TrainingRun:
             self.validation_lines = [[*read_lines(path)] for path in validation]
         watched = validation[0] if validation else source
         self.sample = next(line for line in lines_of(watched) if line.strip())
+        self._check_lines(tokenizer, watched)
+
+    def _check_lines(self, tokenizer, path):
+        """Raises if what is to be translated after an epoch is too long."""
+        lines = [self.sample]
+        if self.bleu:
+            lines = self.validation_lines[0]
+        for number, ids in enumerate(tokenizer.encode(lines), 1):
+            if len(ids) >= LONGEST_SOURCE:
+                raise ValueError(
+                    f"The lines of {path} must have less than "
+                    f"{LONGEST_SOURCE} tokens to be translated. Received: line "
+                    f"{number} of {len(ids)}."
+                )
 
     def _make_model(self, tokenizer):
         """Section 5.3. Text has many lengths, which XLA would each compile."""

@@ -213,6 +213,21 @@ def test_state_survives_a_new_process(arguments):
     assert_equal(trainable(again), trainable(whole), rtol=1e-5)
 
 
+@pytest.mark.parametrize("arguments", [{"last": 2}, {"decay": 0.9}])
+def test_state_before_the_first_sample_is_kept(arguments):
+    averaging = kt.WeightAveraging(**arguments, every=100)
+    fit(make_model(), averaging, epochs=1)
+    assert averaging.averages() == []
+    store = {}
+    averaging.save_own_variables(store)
+    again = kt.WeightAveraging(**arguments, every=100)
+    again.load_own_variables(store)
+    again_store = {}
+    again.save_own_variables(again_store)
+    assert again_store == store
+    assert store["num_batches"] == BATCHES
+
+
 def test_state_of_another_kind_is_refused():
     averaging = kt.WeightAveraging(last=4)
     fit(make_model(), averaging)

@@ -127,6 +127,23 @@ def test_finished_sentences_leave_and_the_cache_grows(
 
 
 @eager_only
+@pytest.mark.parametrize("rows", [1, 15, 17])
+def test_compiled_batches_of_any_size_come_to_an_end(model, rows):
+    lengths = np.arange(1, 2 * rows, 2).astype("int32")
+    decode = Decode(model, kt.GreedySearch(), capacity=2 * rows)
+    found = decode.in_segments(
+        {
+            "source_ids": np.full((rows, 3), 5, "int32"),
+            "max_lengths": lengths,
+            "min_lengths": lengths,
+        },
+        lambda function: function,
+    )
+    used = ops.sum(ops.cast(ops.not_equal(found.target_ids, 0), "int32"), 2)
+    assert ops.convert_to_numpy(used)[:, 0].tolist() == lengths.tolist()
+
+
+@eager_only
 def test_compiled_segments_have_few_shapes(model):
     shapes = set()
 
@@ -185,3 +202,34 @@ def test_scores_can_be_left_out(model, source_ids, search):
         source_ids, search, max_length=9, return_scores=False
     )
     np.testing.assert_array_equal(target_ids, expected)
+
+
+def test_limit_may_be_changed():
+    model = kt.Transformer(
+        V, num_layers=1, num_heads=N, hidden_dim=D, intermediate_dim=F
+    )
+    source_ids, lengths = np.full((1, 3), 5), []
+    for model.max_length in (4, 9):
+        target_ids, _ = model.generate(source_ids, min_length=20)
+        lengths.append(target_ids.shape[1])
+    assert lengths == [4, 9]
+
+
+def test_capacity_is_needed_with_lengths(model):
+    with pytest.raises(ValueError, match="`capacity` must be given with `max"):
+        model.search(np.full((1, 3), 5), max_lengths=np.array([4], "int32"))
+
+
+def test_prefix_as_long_as_its_target_may_be_compiled(model):
+    prefix_ids = np.full((1, 16 + 49), 6)
+    target_ids, _ = model.generate(
+        np.full((1, 16), 5), target_prefix_ids=prefix_ids, jit_compile=True
+    )
+    np.testing.assert_array_equal(target_ids[:, :65], prefix_ids)
+
+
+def test_empty_sources_have_attention_without_targets(model):
+    target_ids, _, attention = model.generate(
+        np.zeros((2, 3), "int32"), return_attention=True
+    )
+    assert (target_ids.shape, attention.shape) == ((2, 0), (2, 0, 3))

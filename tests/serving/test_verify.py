@@ -91,6 +91,18 @@ def test_export_runs_without_this_library(small, tmp_path, monkeypatch):
     assert 100e6 < report.peak_memory_bytes < 10e9
 
 
+def test_export_of_another_number_of_hypotheses_is_named(small, monkeypatch):
+    pretend(monkeypatch, [[text, text] for text in small.translator(LINES)])
+    with pytest.raises(ValueError, match="search of the.*2 hypotheses.*, 1 fr"):
+        kt.verify_export(small.translator, small.saved_model, LINES)
+
+
+def test_exports_that_are_not_there_are_found_first():
+    result = run("verify", "no translator", "missing.tflite")
+    assert result.code == 2
+    assert "No such export: 'missing.tflite'" in result.errors
+
+
 def test_fault_is_found(small, monkeypatch):
     faulty = with_weights(small.translator, lambda x: -x)
     expected, found = small.translator(LINES), faulty(LINES)

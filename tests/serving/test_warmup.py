@@ -8,6 +8,7 @@ from google.protobuf import message_factory
 from tensorflow.core.framework import tensor_pb2
 
 from keras_transformer.serving.warmup import prediction_log
+from keras_transformer.serving.warmup import write_warmup_requests
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 
@@ -79,6 +80,27 @@ def test_requests_are_answered_by_the_export(small, parse):
         ("serving_default", 4),
         ("translate_ids", 4),
     ]
+
+
+def test_requests_are_within_the_limit_of_the_model(
+    small, parse, tmp_path, monkeypatch
+):
+    limit = 8
+    monkeypatch.setattr(small.translator.model, "max_length", limit)
+    write_warmup_requests(small.translator, tmp_path)
+    path = tmp_path / "assets.extra" / "tf_serving_warmup_requests"
+    lengths = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        for entry in parse(record.numpy()).predict_log.request.inputs:
+            proto = tensor_pb2.TensorProto.FromString(entry.value)
+            value = tf.make_ndarray(proto)
+            if entry.key == b"text":
+                for text in value.astype(str):
+                    ids = small.translator.tokenizer.encode(text)
+                    assert len(ids) < limit
+            else:
+                lengths.append(value.shape[1])
+    assert lengths == [2, limit]
 
 
 def test_long_requests_are_written_whole(parse):
