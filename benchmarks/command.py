@@ -1,7 +1,10 @@
 """What the commands of this folder have in common."""
 
+import json
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -10,7 +13,7 @@ def run(app):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         sys.exit(app(standalone_mode=False))
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         message = str(error)
     except Exception as error:
         if not hasattr(error, "format_message"):  # as typer's own have
@@ -19,6 +22,34 @@ def run(app):
     name = Path(sys.argv[0]).name
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def run_elsewhere(program, job: dict, log, environment=None):
+    """Runs a program in a new process.
+
+    Args:
+        program: File that takes a job as JSON from its input, and writes its
+            result as JSON to the file that its argument names.
+        job: The job.
+        log: File object to which goes what it prints.
+        environment: Environment variables to add.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.json")
+        process = subprocess.run(
+            [sys.executable, program, result],
+            input=json.dumps(job),
+            env={**os.environ, **(environment or {})},
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
+        if process.returncode:
+            raise RuntimeError(
+                f"{Path(program).name} ended with code {process.returncode}; "
+                f"{log.name} has what it said."
+            )
+        return json.loads(result.read_text("utf-8"))
 
 
 def make_folder(path, overwrite):

@@ -6,12 +6,12 @@ The process runs this file and imports nothing but what its engine needs.
 import json
 import os
 import random
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
+
+from command import run_elsewhere
 
 NUM_REQUESTS = 500  # different ones
 SENTENCES = (1, 1, 1, 2, 3, 5, 8)  # in one request
@@ -183,21 +183,11 @@ def measure(
 
 def measure_elsewhere(log: Path, **job) -> dict:
     """Runs `measure` in a new process; what it prints goes to `log`."""
-    with tempfile.TemporaryDirectory() as folder, open(log, "wb") as file:
-        result = Path(folder, "result.json")
-        process = subprocess.run(
-            [sys.executable, __file__, result],
-            input=json.dumps({**job, "log": os.fspath(log)}),
-            env={**os.environ, **LOG_COMPILATIONS, "TF_CPP_MIN_LOG_LEVEL": "0"},
-            stdout=file,
-            stderr=file,
-            text=True,
+    environment = {**LOG_COMPILATIONS, "TF_CPP_MIN_LOG_LEVEL": "0"}
+    with open(log, "wb") as file:
+        return run_elsewhere(
+            __file__, {**job, "log": os.fspath(log)}, file, environment
         )
-        if process.returncode:
-            raise RuntimeError(
-                f"its process ended with code {process.returncode}"
-            )
-        return json.loads(result.read_text("utf-8"))
 
 
 def make_requests(texts: list[str]) -> list[list[str]]:

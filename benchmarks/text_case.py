@@ -9,15 +9,14 @@ import importlib.util
 import json
 import os
 import resource
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 from cases import search_of
 from cases import thread_settings
 from cases import width_of
+from command import run_elsewhere
 
 # Batches that CTranslate2 may take, in source tokens; its documentation
 # suggests 1,024 to 2,048, and more suits some models.
@@ -235,20 +234,7 @@ def measure(
 
 def measure_elsewhere(log, **job) -> dict:
     """Runs `measure` in a new process; what it prints goes to `log`."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
-        process = subprocess.run(
-            [sys.executable, __file__, result],
-            input=json.dumps(job),
-            stdout=log,
-            stderr=log,
-            text=True,
-        )
-        if process.returncode:
-            raise RuntimeError(
-                f"its process ended with code {process.returncode}"
-            )
-        return json.loads(result.read_text("utf-8"))
+    return run_elsewhere(__file__, job, log)
 
 
 def peak_bytes() -> int:

@@ -29,7 +29,8 @@ def translate(texts, channel, model, signature="serving_default", timeout=60.0):
         timeout: Seconds to wait for an answer.
 
     Returns:
-        A list of strings, and a list of their scores in nats.
+        A list of strings, the best for each text, and a list of their scores
+        in nats.
 
     Raises:
         grpc.RpcError: If there is no answer, or an error.
@@ -40,9 +41,12 @@ def translate(texts, channel, model, signature="serving_default", timeout=60.0):
     request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts, tf.string))
     service = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     outputs = service.Predict(request, timeout=timeout).outputs
-    translations = tf.make_ndarray(outputs["translation"]).tolist()
-    scores = tf.make_ndarray(outputs["score"]).tolist()
-    return [text.decode() for text in translations], scores
+    translations, scores = (
+        tf.make_ndarray(outputs[name]) for name in ("translation", "score")
+    )
+    if translations.ndim == 2:  # several for each text, best first
+        translations, scores = translations[:, 0], scores[:, 0]
+    return [text.decode() for text in translations.tolist()], scores.tolist()
 
 
 def main(arguments=None):

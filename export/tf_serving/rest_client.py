@@ -28,7 +28,8 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         timeout: Seconds to wait for an answer.
 
     Returns:
-        A list of strings, and a list of their scores in nats.
+        A list of strings, the best for each text, and a list of their scores
+        in nats.
 
     Raises:
         OSError: If there is no answer.
@@ -47,7 +48,12 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         raise RuntimeError(
             f"The server answered {error.code}: {_reason(error.read())}"
         ) from error
-    return outputs["translation"], outputs["score"]
+    translations, scores = outputs["translation"], outputs["score"]
+    if translations and isinstance(translations[0], list):
+        # Several for each text, best first.
+        translations = [best for best, *_ in translations]
+        scores = [best for best, *_ in scores]
+    return translations, scores
 
 
 def _reason(content):

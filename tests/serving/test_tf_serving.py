@@ -44,6 +44,14 @@ def rest(signatures):
             request = json.loads(self.rfile.read(size))
             if self.path == "/v1/models/gateway:predict":
                 return self.answer(502, b"<html>Bad Gateway</html>")
+            if self.path == "/v1/models/several:predict":
+                several = {
+                    "translation": [["eins", "ein"], ["zwei", "zwo"]],
+                    "score": [[-1.0, -2.0], [-3.0, -4.0]],
+                }
+                return self.answer(
+                    200, json.dumps({"outputs": several}).encode()
+                )
             if self.path != "/v1/models/en-de:predict":
                 message = f"Servable not found for request: {self.path}"
                 return self.answer(404, json.dumps({"error": message}).encode())
@@ -96,6 +104,11 @@ def test_rest_client_translates_arguments_and_lines(small, rest, monkeypatch):
             client.main(["--url", rest, *arguments])
         found = output.getvalue().split("\n")
         assert found == [*small.translator(lines), ""]
+
+
+def test_rest_client_takes_the_best_of_several(rest):
+    found = load("rest_client").translate(["one", "two"], rest, "several")
+    assert found == (["eins", "zwei"], [-1.0, -3.0])
 
 
 def test_rest_client_names_what_the_server_says(rest):
