@@ -1,11 +1,15 @@
 """The examples and export scripts run, on little text and one step."""
 
+import contextlib
+import functools
 import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 
 import keras_transformer as kt
@@ -13,19 +17,36 @@ import keras_transformer as kt
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def quickstart():
-    folder = ROOT / "examples" / "quickstart"
+def write_pairs(paths, pairs):
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+@contextlib.contextmanager
+def example(name):
+    folder = ROOT / "examples" / name
     sys.path.insert(0, str(folder))
     try:
         specification = importlib.util.spec_from_file_location(
-            "quickstart", folder / "quickstart.py"
+            name, folder / f"{name}.py"
         )
         module = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)
         yield module
     finally:
         sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    with example("quickstart") as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def multi30k():
+    with example("multi30k") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +100,98 @@ def test_saved_model_translates_elsewhere(quickstart, trained, tmp_path):
     assert script.returncode == 0, script.stderr
     assert script.stdout.count("(the same as the translator)") == 3
     assert quickstart.translate_elsewhere(folder, texts) == translator(texts)
+
+
+def test_multi30k_makes_ids_of_the_training_pieces(multi30k):
+    vocabulary = multi30k.pieces.make_vocabulary(["a c@@ b", "a d"])
+    assert vocabulary == {"a": 4, "b": 5, "c@@": 6, "d": 7}
+    assert multi30k.pieces.size(vocabulary) == 8
+    ids = multi30k.pieces.make_ids(["d  c@@ x", ""], vocabulary)
+    assert ids == [[7, 6, 1, 3], [3]]
+
+
+def test_multi30k_batches_hold_each_pair_once(multi30k):
+    source = [[4] * length + [3] for length in (5, 1, 9, 2, 0)]
+    target = [[5 + i] * (10 - len(row)) + [3] for i, row in enumerate(source)]
+    dataset = multi30k.pieces.make_dataset(source, target, 24, seed=1)
+    epochs = [[*dataset.as_numpy_iterator()] for _ in range(3)]
+    assert len(dataset) == len(epochs[0]) > 1
+    found = []
+    for inputs, labels, weights in epochs[0]:
+        assert max(inputs["source_ids"].size, labels.size) <= 24
+        assert (weights == (labels != 0)).all()
+        for *sides, label in zip(*inputs.values(), labels, strict=True):
+            first, second, label = (
+                row[row != 0].tolist() for row in (*sides, label)
+            )
+            assert second == [2, *label[:-1]]
+            found.append((first, label))
+    assert sorted(found) == sorted(zip(source, target, strict=True))
+    orders = [[labels[0, 0] for _, labels, _ in epoch] for epoch in epochs]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders.count(orders[0]) < 3
+
+
+def test_multi30k_translations_are_words_in_order(multi30k):
+    vocabulary = {"an@@": 4, "ders": 5, "so": 6}
+
+    class Echo:
+        def generate(self, source_ids, search):
+            return source_ids, np.zeros(len(source_ids))
+
+    lines = ["so an@@ ders so", "", "an@@ ders an@@", "so x"]
+    assert multi30k.pieces.translate(Echo(), lines, vocabulary, None) == [
+        "so anders so",
+        "",
+        "anders an",
+        "so",
+    ]
+
+
+def test_multi30k_says_in_a_line_what_is_wrong(multi30k, tmp_path, capsys):
+    for name, text in {"a": "eins\nzwei\n", "b": "one\n"}.items():
+        (tmp_path / name).write_text(text)
+    pair = [str(tmp_path / "a"), str(tmp_path / "b")]
+    arguments = [
+        "raw",
+        "--train",
+        *pair,
+        "--validation",
+        *pair,
+        "--test",
+        *pair,
+    ]
+    with pytest.raises(SystemExit) as stopped:
+        multi30k.main([*arguments, "--output", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "as many lines as each other" in error and error.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["segmented", "raw"])
+def test_multi30k_trains_and_scores(
+    multi30k, quickstart, tmp_path, monkeypatch, case
+):
+    monkeypatch.setattr(multi30k, "MOST_UPDATES", 1)
+    monkeypatch.setattr(multi30k, "VOCABULARY_SIZE", 120)
+    make_model = functools.partial(multi30k.make_model, num_layers=1)
+    monkeypatch.setattr(multi30k, "make_model", make_model)
+    pairs = quickstart.corpus.sentence_pairs(60, seed=1)
+    arguments = [case, "--output", str(tmp_path / "out"), "--seed", "7"]
+    for name, count in {"train": 60, "validation": 60, "test": 2}.items():
+        files = [tmp_path / f"{name}.{side}" for side in ("en", "de")]
+        write_pairs(files, pairs[:count])
+        arguments += [f"--{name}", *map(str, files)]
+    multi30k.main(arguments)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["updates"] >= 1
+    assert 0 <= results["bleu"] <= 100
+    tokenize = {"segmented": "tok:none", "raw": "case:mixed|eff:no|tok:13a"}
+    assert tokenize[case] in results["signature"]
+    assert results["settings"]["BEAM_WIDTH"] == 5
+    assert results["arguments"]["seed"] == 7
+    written = (tmp_path / "out" / "translations.txt").read_text()
+    assert written.count("\n") == 2
+    with pytest.raises(SystemExit):
+        multi30k.main(arguments)
