@@ -7,6 +7,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -46,6 +47,12 @@ def quickstart():
 @pytest.fixture(scope="module")
 def multi30k():
     with example("multi30k") as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def wmt14():
+    with example("wmt14") as module:
         yield module
 
 
@@ -195,3 +202,69 @@ def test_multi30k_trains_and_scores(
     assert written.count("\n") == 2
     with pytest.raises(SystemExit):
         multi30k.main(arguments)
+
+
+def test_wmt14_keeps_clean_pairs(wmt14, tmp_path):
+    kept = [("a b", "c"), ("a", "b c"), (" a\u2028b ", "c d")]
+    bad = [("", "a"), ("a", " "), ("a b c", "d"), ("a", "b c d")]
+    bad.append(("a " * 176, "b " * 176))
+    files = [tmp_path / name for name in ("source", "target", "one", "other")]
+    write_pairs(files[:2], [*bad, *kept])
+    assert wmt14.clean(files[:2], files[2:]) == (8, 3)
+    written = [path.read_bytes().decode().split("\n") for path in files[2:]]
+    assert [*zip(*written, strict=True)] == [*kept, ("", "")]
+    assert wmt14.clean(files[:2], files[2:], most_lines=6) == (6, 1)
+
+
+def test_wmt14_refuses_files_that_drifted_apart(wmt14, tmp_path, capsys):
+    files = [str(tmp_path / name) for name in ("source", "target")]
+    for path, text in zip(files, ("a\nb\n", "a\n"), strict=True):
+        pathlib.Path(path).write_text(text)
+    arguments = ["base", "--output", str(tmp_path / "out"), "--train", *files]
+    arguments += ["--validation", *files, "--test", *files]
+    with pytest.raises(SystemExit) as stopped:
+        wmt14.main(arguments)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "as many lines as each other" in error and error.count("\n") == 1
+
+
+def test_wmt14_trains_for_the_updates_of_the_paper(
+    wmt14, tmp_path, monkeypatch
+):
+    commands = []
+    monkeypatch.setattr(wmt14, "command", lambda *a: commands.append(a))
+    monkeypatch.setattr(wmt14, "count_batches", lambda *a: 22_000)
+    options = types.SimpleNamespace(
+        size="big",
+        dry_run=False,
+        accumulate=4,
+        validation=["v.en", "v.de"],
+        dtype="mixed_bfloat16",
+        seed=1,
+    )
+    for _ in range(2):  # the second goes on, and counts no more
+        wmt14.train(tmp_path, ["t.en", "t.de"], options)
+    epochs = [dict(zip(c[:-1], c[1:], strict=True)) for c in commands]
+    # 22,000 batches are 5,500 updates; 300,000 / 5,500 = 54.5
+    assert [settings["--epochs"] for settings in epochs] == [1, 55, 55]
+    assert len({command[:-1] for command in commands}) == 1
+    assert epochs[0]["--tokens-per-batch"] == 6_250
+    assert epochs[0]["--average-last"] == 20
+    assert epochs[0]["--preset"] == "big"
+
+
+@pytest.mark.slow
+def test_wmt14_dry_run_takes_every_step(wmt14, quickstart, tmp_path, capsys):
+    pairs = quickstart.corpus.sentence_pairs(1_010, seed=1)
+    files = [str(tmp_path / side) for side in ("en", "de")]
+    write_pairs([*map(pathlib.Path, files)], pairs)
+    arguments = ["base", "--output", str(tmp_path / "out"), "--dry-run"]
+    for name in ("train", "validation", "test"):
+        arguments += [f"--{name}", *files]
+    wmt14.main(arguments)
+    scores = (tmp_path / "out" / "dry-run" / "scores.txt").read_text()
+    assert scores.startswith("BLEU ") and "tok:13a" in scores
+    printed = capsys.readouterr()
+    assert printed.out == scores
+    assert "of 1,000 pairs" in printed.err
