@@ -1,11 +1,16 @@
 """The examples and export scripts run, on little text and one step."""
 
+import contextlib
+import functools
 import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
+import types
 
 import keras
+import numpy as np
 import pytest
 
 import keras_transformer as kt
@@ -13,19 +18,42 @@ import keras_transformer as kt
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def quickstart():
-    folder = ROOT / "examples" / "quickstart"
+def write_pairs(paths, pairs):
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+@contextlib.contextmanager
+def example(name):
+    folder = ROOT / "examples" / name
     sys.path.insert(0, str(folder))
     try:
         specification = importlib.util.spec_from_file_location(
-            "quickstart", folder / "quickstart.py"
+            name, folder / f"{name}.py"
         )
         module = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)
         yield module
     finally:
         sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    with example("quickstart") as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def multi30k():
+    with example("multi30k") as module:
+        yield module
+
+
+@pytest.fixture(scope="module")
+def wmt14():
+    with example("wmt14") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +107,164 @@ def test_saved_model_translates_elsewhere(quickstart, trained, tmp_path):
     assert script.returncode == 0, script.stderr
     assert script.stdout.count("(the same as the translator)") == 3
     assert quickstart.translate_elsewhere(folder, texts) == translator(texts)
+
+
+def test_multi30k_makes_ids_of_the_training_pieces(multi30k):
+    vocabulary = multi30k.pieces.make_vocabulary(["a c@@ b", "a d"])
+    assert vocabulary == {"a": 4, "b": 5, "c@@": 6, "d": 7}
+    assert multi30k.pieces.size(vocabulary) == 8
+    ids = multi30k.pieces.make_ids(["d  c@@ x", ""], vocabulary)
+    assert ids == [[7, 6, 1, 3], [3]]
+
+
+def test_multi30k_batches_hold_each_pair_once(multi30k):
+    source = [[4] * length + [3] for length in (5, 1, 9, 2, 0)]
+    target = [[5 + i] * (10 - len(row)) + [3] for i, row in enumerate(source)]
+    dataset = multi30k.pieces.make_dataset(source, target, 24, seed=1)
+    epochs = [[*dataset.as_numpy_iterator()] for _ in range(3)]
+    assert len(dataset) == len(epochs[0]) > 1
+    found = []
+    for inputs, labels, weights in epochs[0]:
+        assert max(inputs["source_ids"].size, labels.size) <= 24
+        assert (weights == (labels != 0)).all()
+        for *sides, label in zip(*inputs.values(), labels, strict=True):
+            first, second, label = (
+                row[row != 0].tolist() for row in (*sides, label)
+            )
+            assert second == [2, *label[:-1]]
+            found.append((first, label))
+    assert sorted(found) == sorted(zip(source, target, strict=True))
+    orders = [[labels[0, 0] for _, labels, _ in epoch] for epoch in epochs]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders.count(orders[0]) < 3
+
+
+def test_multi30k_translations_are_words_in_order(multi30k):
+    vocabulary = {"an@@": 4, "ders": 5, "so": 6}
+
+    class Echo:
+        def generate(self, source_ids, search):
+            return source_ids, np.zeros(len(source_ids))
+
+    lines = ["so an@@ ders so", "", "an@@ ders an@@", "so x"]
+    assert multi30k.pieces.translate(Echo(), lines, vocabulary, None) == [
+        "so anders so",
+        "",
+        "anders an",
+        "so",
+    ]
+
+
+def test_multi30k_says_in_a_line_what_is_wrong(multi30k, tmp_path, capsys):
+    for name, text in {"a": "eins\nzwei\n", "b": "one\n"}.items():
+        (tmp_path / name).write_text(text)
+    pair = [str(tmp_path / "a"), str(tmp_path / "b")]
+    arguments = [
+        "raw",
+        "--train",
+        *pair,
+        "--validation",
+        *pair,
+        "--test",
+        *pair,
+    ]
+    with pytest.raises(SystemExit) as stopped:
+        multi30k.main([*arguments, "--output", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "as many lines as each other" in error and error.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["segmented", "raw"])
+def test_multi30k_trains_and_scores(
+    multi30k, quickstart, tmp_path, monkeypatch, case
+):
+    monkeypatch.setattr(multi30k, "MOST_UPDATES", 1)
+    monkeypatch.setattr(multi30k, "VOCABULARY_SIZE", 120)
+    make_model = functools.partial(multi30k.make_model, num_layers=1)
+    monkeypatch.setattr(multi30k, "make_model", make_model)
+    pairs = quickstart.corpus.sentence_pairs(60, seed=1)
+    arguments = [case, "--output", str(tmp_path / "out"), "--seed", "7"]
+    for name, count in {"train": 60, "validation": 60, "test": 2}.items():
+        files = [tmp_path / f"{name}.{side}" for side in ("en", "de")]
+        write_pairs(files, pairs[:count])
+        arguments += [f"--{name}", *map(str, files)]
+    multi30k.main(arguments)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["updates"] >= 1
+    assert 0 <= results["bleu"] <= 100
+    tokenize = {"segmented": "tok:none", "raw": "case:mixed|eff:no|tok:13a"}
+    assert tokenize[case] in results["signature"]
+    assert results["settings"]["BEAM_WIDTH"] == 5
+    assert results["arguments"]["seed"] == 7
+    written = (tmp_path / "out" / "translations.txt").read_text()
+    assert written.count("\n") == 2
+    with pytest.raises(SystemExit):
+        multi30k.main(arguments)
+
+
+def test_wmt14_keeps_clean_pairs(wmt14, tmp_path):
+    kept = [("a b", "c"), ("a", "b c"), (" a\u2028b ", "c d")]
+    bad = [("", "a"), ("a", " "), ("a b c", "d"), ("a", "b c d")]
+    bad.append(("a " * 176, "b " * 176))
+    files = [tmp_path / name for name in ("source", "target", "one", "other")]
+    write_pairs(files[:2], [*bad, *kept])
+    assert wmt14.clean(files[:2], files[2:]) == (8, 3)
+    written = [path.read_bytes().decode().split("\n") for path in files[2:]]
+    assert [*zip(*written, strict=True)] == [*kept, ("", "")]
+    assert wmt14.clean(files[:2], files[2:], most_lines=6) == (6, 1)
+
+
+def test_wmt14_refuses_files_that_drifted_apart(wmt14, tmp_path, capsys):
+    files = [str(tmp_path / name) for name in ("source", "target")]
+    for path, text in zip(files, ("a\nb\n", "a\n"), strict=True):
+        pathlib.Path(path).write_text(text)
+    arguments = ["base", "--output", str(tmp_path / "out"), "--train", *files]
+    arguments += ["--validation", *files, "--test", *files]
+    with pytest.raises(SystemExit) as stopped:
+        wmt14.main(arguments)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "as many lines as each other" in error and error.count("\n") == 1
+
+
+def test_wmt14_trains_for_the_updates_of_the_paper(
+    wmt14, tmp_path, monkeypatch
+):
+    commands = []
+    monkeypatch.setattr(wmt14, "command", lambda *a: commands.append(a))
+    monkeypatch.setattr(wmt14, "count_batches", lambda *a: 22_000)
+    options = types.SimpleNamespace(
+        size="big",
+        dry_run=False,
+        accumulate=4,
+        validation=["v.en", "v.de"],
+        dtype="mixed_bfloat16",
+        seed=1,
+    )
+    for _ in range(2):  # the second goes on, and counts no more
+        wmt14.train(tmp_path, ["t.en", "t.de"], options)
+    epochs = [dict(zip(c[:-1], c[1:], strict=True)) for c in commands]
+    # 22,000 batches are 5,500 updates; 300,000 / 5,500 = 54.5
+    assert [settings["--epochs"] for settings in epochs] == [1, 55, 55]
+    assert len({command[:-1] for command in commands}) == 1
+    assert epochs[0]["--tokens-per-batch"] == 6_250
+    assert epochs[0]["--average-last"] == 20
+    assert epochs[0]["--preset"] == "big"
+
+
+@pytest.mark.slow
+def test_wmt14_dry_run_takes_every_step(wmt14, quickstart, tmp_path, capsys):
+    pairs = quickstart.corpus.sentence_pairs(1_010, seed=1)
+    files = [str(tmp_path / side) for side in ("en", "de")]
+    write_pairs([*map(pathlib.Path, files)], pairs)
+    arguments = ["base", "--output", str(tmp_path / "out"), "--dry-run"]
+    for name in ("train", "validation", "test"):
+        arguments += [f"--{name}", *files]
+    wmt14.main(arguments)
+    scores = (tmp_path / "out" / "dry-run" / "scores.txt").read_text()
+    assert scores.startswith("BLEU ") and "tok:13a" in scores
+    printed = capsys.readouterr()
+    assert printed.out == scores
+    assert "of 1,000 pairs" in printed.err

@@ -1,0 +1,96 @@
+"""Batches and translations of text that is split into pieces already.
+
+White space separates the pieces, and `@@` ends each that goes on in the next
+one, as [subword-nmt](https://github.com/rsennrich/subword-nmt) writes them.
+"""
+
+import itertools
+import re
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+SENTENCES_AT_ONCE = 100  # to translate
+UNKNOWN, START, END = 1, 2, 3  # and 0 padding; the ids of pieces follow
+
+
+def make_vocabulary(lines):
+    """The id of each piece that white space separates in the lines."""
+    pieces = sorted({piece for line in lines for piece in line.split()})
+    return {piece: number for number, piece in enumerate(pieces, END + 1)}
+
+
+def size(vocabulary):
+    """The number of ids, with the four special ones."""
+    return len(vocabulary) + END + 1
+
+
+def make_ids(lines, vocabulary):
+    """Ids of the pieces of each line, and the end token."""
+    return [
+        [*(vocabulary.get(piece, UNKNOWN) for piece in line.split()), END]
+        for line in lines
+    ]
+
+
+def padded(rows):
+    """An int32 array of rows of ids, filled up with 0."""
+    return keras.utils.pad_sequences(rows, padding="post", dtype="int32")
+
+
+def make_batches(source, target, tokens_per_batch):
+    """Groups pairs of like length, and pads each group to its longest."""
+    lengths = [*map(len, source)], [*map(len, target)]
+    pairs = sorted(zip(*lengths, range(len(source)), strict=True))
+    groups = [[]]
+    longest = 0
+    for *sides, pair in pairs:
+        longest = max(longest, *sides)
+        full = longest * (len(groups[-1]) + 1) > tokens_per_batch
+        if groups[-1] and full:
+            groups.append([])
+            longest = max(sides)
+        groups[-1].append(pair)
+    batches = []
+    for group in groups:
+        labels = padded([target[pair] for pair in group])
+        inputs = {
+            "source_ids": padded([source[pair] for pair in group]),
+            "target_ids": padded([[START, *target[p][:-1]] for p in group]),
+        }
+        batches.append((inputs, labels, (labels != 0).astype("float32")))
+    return batches
+
+
+def make_dataset(source, target, tokens_per_batch, seed):
+    """Batches of ids for `fit`, in another order each epoch."""
+    batches = make_batches(source, target, tokens_per_batch)
+    epochs = itertools.count()
+
+    def epoch():
+        generator = np.random.default_rng([seed, next(epochs)])
+        for number in generator.permutation(len(batches)):
+            yield batches[number]
+
+    ids = tf.TensorSpec((None, None), tf.int32)
+    weights = tf.TensorSpec((None, None), tf.float32)
+    signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
+    return tf.data.Dataset.from_generator(
+        epoch, output_signature=signature
+    ).apply(tf.data.experimental.assert_cardinality(len(batches)))
+
+
+def translate(model, lines, vocabulary, search):
+    """Translates segmented lines; the pieces come back as words."""
+    pieces = {number: piece for piece, number in vocabulary.items()}
+    rows = make_ids(lines, vocabulary)
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    translations = [""] * len(rows)
+    for first in range(0, len(order), SENTENCES_AT_ONCE):
+        chosen = order[first : first + SENTENCES_AT_ONCE]
+        found, _ = model.generate(padded([rows[i] for i in chosen]), search)
+        for row, ids in zip(chosen, found.tolist(), strict=True):
+            text = " ".join(pieces[i] for i in ids if i > END)
+            translations[row] = re.sub("@@( |$)", "", text)
+    return translations
