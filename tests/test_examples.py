@@ -256,15 +256,17 @@ def test_wmt14_trains_for_the_updates_of_the_paper(
 
 @pytest.mark.slow
 def test_wmt14_dry_run_takes_every_step(wmt14, quickstart, tmp_path, capsys):
-    pairs = quickstart.corpus.sentence_pairs(1_010, seed=1)
+    pairs = quickstart.corpus.sentence_pairs(510, seed=1)
     files = [str(tmp_path / side) for side in ("en", "de")]
     write_pairs([*map(pathlib.Path, files)], pairs)
+    few = [f"{path}.few" for path in files]
+    write_pairs([*map(pathlib.Path, few)], pairs[:20])
     arguments = ["base", "--output", str(tmp_path / "out"), "--dry-run"]
-    for name in ("train", "validation", "test"):
-        arguments += [f"--{name}", *files]
+    for name, pair in {"train": files, "validation": few, "test": few}.items():
+        arguments += [f"--{name}", *pair]
     wmt14.main(arguments)
     scores = (tmp_path / "out" / "dry-run" / "scores.txt").read_text()
     assert scores.startswith("BLEU ") and "tok:13a" in scores
     printed = capsys.readouterr()
     assert printed.out == scores
-    assert "of 1,000 pairs" in printed.err
+    assert "of 500 pairs" in printed.err
