@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/installed
 	$(BIN)/python examples/quickstart/quickstart.py
 
+# A module's tests share what its fixtures make: one process for each module.
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 -m slow

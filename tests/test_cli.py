@@ -604,6 +604,7 @@ def test_evaluate_needs_text(trained, tmp_path):
 # Export
 
 
+@pytest.mark.slow
 def test_export_writes_a_saved_model(trained, tmp_path):
     folder = tmp_path / "exported" / "1"
     result = run("export", trained.folder, folder)

@@ -614,6 +614,7 @@ for moment, folder in enumerate(sys.argv[1:], start=1):
 """
 
 
+@pytest.mark.slow
 def test_a_save_that_is_killed_leaves_a_translator(translator, saved, tmp_path):
     # More moments than there are syncs, renames and removals.
     folders = [tmp_path / f"killed at {moment}" for moment in range(1, 11)]

@@ -69,7 +69,9 @@ def test_segments_equal_one_loop(model, source_ids, search, compiled):
 @pytest.mark.parametrize(
     "search", [kt.GreedySearch(), SEARCHES["beam"]], ids=["greedy", "beam"]
 )
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
 def test_generate_equals_one_loop(model, source_ids, search, jit_compile):
     if not jit_compile and keras.backend.backend() == "jax":
         pytest.skip("one loop on JAX, compiled or not")
@@ -220,6 +222,7 @@ def test_capacity_is_needed_with_lengths(model):
         model.search(np.full((1, 3), 5), max_lengths=np.array([4], "int32"))
 
 
+@pytest.mark.slow
 def test_prefix_as_long_as_its_target_may_be_compiled(model):
     prefix_ids = np.full((1, 16 + 49), 6)
     target_ids, _ = model.generate(
