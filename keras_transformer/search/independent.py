@@ -1,5 +1,6 @@
 """Searches whose targets know nothing of each other."""
 
+import abc
 from typing import Any
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ class IndependentSearch(Search):
         **kwargs: As for `Search`.
     """
 
+    @abc.abstractmethod
     def choose(self, logits, position, problem):
         """Chooses a token for each target.
 
@@ -30,7 +32,6 @@ class IndependentSearch(Search):
         Returns:
             The logits and the ids of the tokens, `(B, W)` each.
         """
-        raise NotImplementedError
 
     def start(self, problem):
         width = self.num_hypotheses

@@ -1,5 +1,6 @@
 """What every search has in common: its results and its constraints."""
 
+import abc
 from typing import Any
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ class Hypotheses(NamedTuple):
     token_scores: Any
 
 
-class Search:
+class Search(abc.ABC):
     """A search for the most probable targets.
 
     Args:
@@ -82,6 +83,7 @@ class Search:
         _, state, _ = self.advance(step, cache, state, problem)
         return self.hypotheses(state)
 
+    @abc.abstractmethod
     def start(self, problem):
         """Makes the state of a search before its first step.
 
@@ -89,23 +91,22 @@ class Search:
         sentences can be taken out of it; `token_ids` `(B, W)`, the tokens
         chosen last, are among them.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def extend(self, state, logits, position, problem):
         """Adds a token to each hypothesis, by logits `(B, W, V)`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def ancestry(self, state):
         """Says in which slots the hypotheses are; see the package."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def done(self, state):
         """Marks the sentences `(B,)` that nothing can change any more."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def hypotheses(self, state) -> Hypotheses:
         """Takes the result out of a state; final for sentences done."""
-        raise NotImplementedError
 
     def advance(
         self,

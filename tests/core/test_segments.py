@@ -7,6 +7,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
+from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.transformer import LENGTH_STEP
 
 from .copying import END
@@ -73,8 +74,6 @@ def test_segments_equal_one_loop(model, source_ids, search, compiled):
     "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_generate_equals_one_loop(model, source_ids, search, jit_compile):
-    if not jit_compile and keras.backend.backend() == "jax":
-        pytest.skip("one loop on JAX, compiled or not")
     expected = model.search(
         source_ids,
         search,
@@ -236,3 +235,11 @@ def test_empty_sources_have_attention_without_targets(model):
         np.zeros((2, 3), "int32"), return_attention=True
     )
     assert (target_ids.shape, attention.shape) == ((2, 0), (2, 0, 3))
+
+
+def test_a_search_without_a_part_cannot_be_made():
+    class Halfway(IndependentSearch):
+        """Has no `choose`."""
+
+    with pytest.raises(TypeError, match="abstract.*choose"):
+        Halfway()
