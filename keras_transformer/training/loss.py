@@ -88,30 +88,30 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     @ops.custom_gradient
     def crossentropy(logits):
         dtype = logits.dtype
+        label_logits = ops.cast(logits_of(ids, logits), "float32")  # (B, T)
         logits = ops.cast(logits, "float32")
         probabilities = ops.softmax(logits, axis=-1)
-        # The largest one is exp(largest logit - logsumexp), at least 1 / V:
-        # safe to take the logarithm of, and softmax is one fused operation.
-        log_normalizer = ops.max(logits, axis=-1) - ops.log(
-            ops.max(probabilities, axis=-1)
+        label_probabilities = logits_of(ids, probabilities)
+        log_normalizer = _log_normalizer(
+            logits, probabilities, label_logits, label_probabilities
         )
-        label_logits = logits_of(ids, logits)  # (B, T)
         loss = log_normalizer - label_logits
         if label_smoothing:
             margin = label_logits - ops.mean(logits, axis=-1)
             loss = loss + label_smoothing * margin
 
         def gradient(upstream):
-            vocabulary_size = logits.shape[-1]
-            is_label = ops.equal(
-                ops.arange(vocabulary_size), ops.expand_dims(ids, -1)
+            share = label_smoothing / logits.shape[-1]
+            difference = probabilities
+            if label_smoothing:
+                difference = difference - share
+            difference = difference * ops.expand_dims(upstream, -1)
+            at_labels = label_probabilities - share + label_smoothing - 1.0
+            return _with_labels(
+                ops.cast(difference, dtype),
+                ids,
+                ops.cast(at_labels * upstream, dtype),
             )
-            share = label_smoothing / vocabulary_size
-            target_probabilities = ops.where(
-                is_label, 1.0 - label_smoothing + share, share
-            )
-            difference = probabilities - target_probabilities
-            return ops.cast(difference * ops.expand_dims(upstream, -1), dtype)
 
         return loss, gradient
 
@@ -122,3 +122,30 @@ def logits_of(ids, logits):
     """Picks the logits `(B, T)` of ids `(B, T)` out of `(B, T, V)`."""
     ids = ops.expand_dims(ops.cast(ids, "int32"), -1)
     return ops.squeeze(ops.take_along_axis(logits, ids, axis=-1), -1)
+
+
+def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
+    """Computes `logsumexp` `(B, T)` of logits whose softmax is at hand.
+
+    It is `z - log p` of any token whose `p` is not too small: of the label,
+    unless one is, and then of the most probable token, which takes two more
+    passes over `(B, T, V)`.
+    """
+    return ops.cond(
+        ops.all(label_probabilities > 1e-30),
+        lambda: label_logits - ops.log(label_probabilities),
+        lambda: (
+            ops.max(logits, axis=-1) - ops.log(ops.max(probabilities, axis=-1))
+        ),
+    )
+
+
+def _with_labels(gradient, ids, values):
+    """Puts values `(B, T)` in place of the entries of ids in `(B, T, V)`."""
+    rows = ops.reshape(gradient, (-1, gradient.shape[-1]))  # (B T, V)
+    ids = ops.reshape(ids, (-1, 1))
+    index = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype="int32"), 1)
+    rows = ops.scatter_update(
+        rows, ops.concatenate([index, ids], axis=1), ops.reshape(values, (-1,))
+    )
+    return ops.reshape(rows, ops.shape(gradient))

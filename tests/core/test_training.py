@@ -133,6 +133,16 @@ def test_gradient_of_loss_equals_automatic_differentiation(
     np.testing.assert_allclose(given, derived, atol=1e-5)
 
 
+@pytest.mark.parametrize("compiled", [lambda function: function, xla])
+def test_loss_of_a_label_without_probability_is_exact(compiled):
+    logits = np.array([[[0.0, 200.0, 199.0], [0.0, 1.0, 2.0]]], "float32")
+    labels = np.array([[0, 1]], "int32")
+    loss = compiled(lambda z: smoothed_crossentropy(labels, z))(logits)
+    expected = np.logaddexp.reduce(logits[0].astype("float64"), axis=-1)
+    expected -= [0.0, 1.0]
+    np.testing.assert_allclose(loss[0], expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_loss_of_half_precision_logits_is_float32(dtype):
     loss = kt.LabelSmoothedCrossentropy(0.1, reduction=None)
