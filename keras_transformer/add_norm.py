@@ -2,6 +2,9 @@
 
 import keras
 
+from keras_transformer.dropout import Dropout
+from keras_transformer.layer_norm import LayerNormalization
+
 # As in tensor2tensor; the paper names no figure.
 LAYER_NORM_EPSILON = 1e-6
 
@@ -35,10 +38,8 @@ class AddNorm(keras.layers.Layer):
 
     def __init__(self, dropout: float, normalize_first: bool, **kwargs):
         super().__init__(**kwargs)
-        self.dropout = keras.layers.Dropout(
-            dropout, name="dropout", dtype=self.dtype_policy
-        )
-        self.norm = keras.layers.LayerNormalization(
+        self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.norm = LayerNormalization(
             epsilon=LAYER_NORM_EPSILON, name="norm", dtype=self.dtype_policy
         )
         self.normalize_first = normalize_first
@@ -67,7 +68,7 @@ class AddNorm(keras.layers.Layer):
 def final_norm(normalize_first: bool, dtype):
     """The layer that closes a stack: a norm where no `AddNorm` ended in one."""
     if normalize_first:
-        return keras.layers.LayerNormalization(
+        return LayerNormalization(
             epsilon=LAYER_NORM_EPSILON, name="final_norm", dtype=dtype
         )
     return keras.layers.Identity(name="final_norm", dtype=dtype)

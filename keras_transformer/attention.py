@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.dropout import Dropout
 from keras_transformer.masking import causal_mask
 from keras_transformer.masking import combine_masks
 
@@ -139,7 +140,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.output_projection = keras.layers.Dense(
             hidden_dim, name="output", **common
         )
-        self.attention_dropout = keras.layers.Dropout(
+        self.attention_dropout = Dropout(
             dropout, name="attention_dropout", dtype=self.dtype_policy
         )
 

@@ -5,6 +5,7 @@ import keras
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
+from keras_transformer.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -62,9 +63,7 @@ class FeedForward(keras.layers.Layer):
         self.inner = keras.layers.Dense(
             intermediate_dim, activation=self.activation, name="inner", **common
         )
-        self.inner_dropout = keras.layers.Dropout(
-            dropout, name="inner_dropout", **common
-        )
+        self.inner_dropout = Dropout(dropout, name="inner_dropout", **common)
         self.outer = keras.layers.Dense(hidden_dim, name="outer", **common)
 
     def build(self, inputs_shape):

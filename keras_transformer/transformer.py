@@ -13,6 +13,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
 from keras_transformer.decoding import Decode
+from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
 from keras_transformer.functions import Functions
@@ -235,7 +236,7 @@ class Transformer(keras.Model):
             )
         self.source_positions = self._positions("source_positions")
         self.target_positions = self._positions("target_positions")
-        self.embedding_dropout = keras.layers.Dropout(
+        self.embedding_dropout = Dropout(
             dropout, name="embedding_dropout", **common
         )
         self.encoder = Encoder(name="encoder", **stack)
