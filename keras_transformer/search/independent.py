@@ -16,8 +16,7 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 class IndependentSearch(Search):
     """Adds to each target a token that `choose` chooses, until all end.
 
-    Args:
-        **kwargs: As for `Search`.
+    Takes the arguments of `Search`.
     """
 
     @abc.abstractmethod

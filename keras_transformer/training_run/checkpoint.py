@@ -20,7 +20,6 @@ KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5})-batch-(\d{8})\.safetensors")
 UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}")  # of a killed process
 
-
 # What reading a damaged file raises.
 DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
 
