@@ -221,6 +221,68 @@ def test_a_signal_to_one_process_stops_all(alone, text, tmp_path):
     assert_same(folder, alone)
 
 
+MODEL_PARALLEL = """
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+ids = np.array([[4, 5, 6, 7, 3], [8, 9, 3, 0, 0]] * 2)
+
+
+def losses(distribution):
+    keras.distribution.set_distribution(distribution)
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(
+        14, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
+        dropout=0.0,
+    )
+    optimizer = keras.optimizers.Adam(0.01, global_clipnorm=1.0)
+    model.compile(optimizer, kt.LabelSmoothedCrossentropy(0.1))
+    inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
+    losses = [model.train_on_batch(inputs, ids, ids != 0) for _ in range(20)]
+    return losses, [*model.trainable_variables, *optimizer.variables]
+
+
+expected, _ = losses(None)
+mesh = keras.distribution.DeviceMesh(
+    (2, 2), ("batch", "model"), keras.distribution.list_devices()
+)
+found, variables = losses(
+    keras.distribution.ModelParallel(layout_map=kt.layout_map(mesh))
+)
+np.testing.assert_allclose(found, expected, atol=1e-3)
+assert expected[-1] < expected[0] - 1
+for variable in variables:
+    split = "model" in tuple(variable.value.sharding.spec)
+    matrix = len(variable.shape) == 2
+    inner_bias = "inner" in variable.path
+    assert split == (matrix or inner_bias), variable.path
+"""
+
+
+@pytest.mark.slow
+def test_a_model_in_parts_comes_to_the_same_as_a_whole_one():
+    process = subprocess.run(
+        [sys.executable, "-c", MODEL_PARALLEL],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+
+
+def test_layout_along_an_axis_that_is_none():
+    mesh = keras.distribution.DeviceMesh((1,), ("batch",), ["cpu:0"])
+    message = r"`axis` must be one of `device_mesh`. Received: axis='model'"
+    with pytest.raises(ValueError, match=message):
+        kt.layout_map(mesh)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
