@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.text.dataset import read_corpus
+from keras_transformer.training_run import distribution as distribution_module
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed
@@ -347,3 +348,26 @@ def test_one_process_is_its_own_chief():
     assert distribution.by_chief(lambda: 3) == 3
     assert distribution.agrees_to_stop(True, 1)
     assert not distribution.agrees_to_stop(False, 2)
+
+
+def test_what_the_chief_finds_is_the_outcome_in_all(monkeypatch):
+    def fails():
+        raise ValueError("There is no text.")
+
+    sent = []
+    monkeypatch.setattr(
+        distribution_module,
+        "_from_chief",
+        lambda content: sent.append(content) or content,
+    )
+    chief = Distribution(num_processes=2)
+    assert chief.by_chief(lambda: 3) == 3
+    with pytest.raises(ValueError, match="There is no text."):
+        chief.by_chief(fails)
+    monkeypatch.setattr(
+        distribution_module, "_from_chief", lambda content: sent.pop(0)
+    )
+    other = Distribution(num_processes=2, process=1)
+    assert other.by_chief(fails) == 3
+    with pytest.raises(ValueError, match="There is no text."):
+        other.by_chief(lambda: 3)
