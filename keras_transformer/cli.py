@@ -325,7 +325,7 @@ def train(
             overwrite=overwrite,
         )
     except Exception:
-        if distribute == Distribute.MULTIHOST:
+        if run.distribution.num_processes > 1:
             atexit.register(_end_at_once, watcher)  # the last is the first
         raise
     except KeyboardInterrupt:

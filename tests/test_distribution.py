@@ -203,7 +203,7 @@ def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
     assert lost[0] == -signal.SIGKILL
     assert other[0] in (2, -signal.SIGABRT), other[2]
     assert (
-        "The same command in all processes goes on from the last checkpoint."
+        "same command in all processes goes on from the last checkpoint."
         in " ".join(other[2].split())
     )
     assert (tmp_path / "run/training/checkpoints").exists()

@@ -31,6 +31,7 @@ from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
 from keras_transformer.training_run.checkpoint import Checkpoint
+from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import RunFolder
@@ -159,6 +160,7 @@ class TrainingRun:
                 training began with.
         """
         self.history = None
+        self.distribution = Distribution()
         self._check(validation)
         texts = {"source": source, "target": target}
         if validation:
