@@ -31,6 +31,7 @@ _CORE = {
     "Transformer": "transformer",
     "WarmupSchedule": "training",
     "WeightAveraging": "training",
+    "layout_map": "layout",
 }
 
 # What reads or writes text needs these beside keras.

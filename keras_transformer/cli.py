@@ -3,10 +3,12 @@
 Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
+import atexit
 import contextlib
 import enum
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -75,6 +77,13 @@ class Monitor(enum.StrEnum):
 
     VAL_LOSS = "val_loss"
     VAL_BLEU = "val_bleu"
+
+
+class Distribute(enum.StrEnum):
+    """What `train` computes on, where it is not one device."""
+
+    MIRRORED = "mirrored"
+    MULTIHOST = "multihost"
 
 
 class DtypePolicy(enum.StrEnum):
@@ -237,6 +246,14 @@ def train(
             help="Equal bit by bit when repeated on the same machine; slower.",
         ),
     ] = False,
+    distribute: Annotated[
+        Distribute | None,
+        typer.Option(
+            help="All devices of this machine, with TensorFlow; or of several "
+            "processes or machines, with KERAS_BACKEND=jax, each started with "
+            "this command."
+        ),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -264,6 +281,8 @@ def train(
         --validation val.en val.de --epochs 100 --average-last 5 \\
         --monitor val_bleu --patience 5 --keep-best
     """  # noqa: D301
+    if distribute == Distribute.MULTIHOST:
+        watcher = _start_watcher()
     with _quiet_start():
         from keras_transformer.training_run import TrainingRun
 
@@ -293,6 +312,7 @@ def train(
         dtype=dtype.value,
         seed=seed,
         deterministic=deterministic,
+        distribute=distribute and distribute.value,
     )
     command = f"keras-transformer {shlex.join(sys.argv[1:])}"
     try:
@@ -304,6 +324,10 @@ def train(
             resume=resume,
             overwrite=overwrite,
         )
+    except Exception:
+        if run.distribution.num_processes > 1:
+            atexit.register(_end_at_once, watcher)  # the last is the first
+        raise
     except KeyboardInterrupt:
         arguments = sys.argv[1:]
         if run.history is not None:  # the old training is replaced already
@@ -693,6 +717,39 @@ def _load(folder):
         from keras_transformer.translator import Translator
 
     return Translator.load(folder)
+
+
+def _start_watcher():
+    """Explains the end of this process where it cannot do so itself.
+
+    Where the first of several processes is lost, jax aborts the others, and
+    Python with them. Gives a file that tells the watcher of any other end.
+    """
+    watched, watcher = os.pipe()
+    if not os.fork():
+        os.close(watcher)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if not os.read(watched, 1):
+            print(
+                "keras-transformer: This process was ended by force, as jax "
+                "does when the first process is lost. The same command in all "
+                "processes goes on from the last checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )
+        os._exit(0)
+    os.close(watched)
+    atexit.register(os.write, watcher, b".")
+    return watcher
+
+
+def _end_at_once(watcher):
+    """Ends without the minutes that jax waits for processes that are lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.write(watcher, b".")
+    os._exit(2)
 
 
 @contextlib.contextmanager

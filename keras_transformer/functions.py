@@ -1,4 +1,7 @@
-"""Functions of a model that Keras compiles, on every backend."""
+"""Functions of a model that Keras compiles, on every backend.
+
+Here alone the core names a backend, and only where Keras runs on it.
+"""
 
 import keras
 
@@ -33,12 +36,28 @@ class Functions:
 def jit(function):
     """Compiles with XLA a part of a TensorFlow graph.
 
-    The one place where the core names a backend, and only where Keras runs on
-    it: Keras compiles whole models, not parts of a graph.
+    Only where Keras runs on TensorFlow: Keras compiles whole models, not
+    parts of a graph.
     """
     import tensorflow as tf
 
     return tf.function(function, jit_compile=True, reduce_retracing=True)
+
+
+def replica_context():
+    """What joins the devices of a `tf.distribute` strategy, inside a step.
+
+    Keras adds up the gradients of the devices, and has no name for adding up
+    anything else. `None` outside a step of several devices.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None
+    return context
 
 
 class _Function(keras.Model):

@@ -1,5 +1,6 @@
 """Training that is stopped, killed, damaged or repeated."""
 
+import contextlib
 import csv
 import errno
 import json
@@ -25,6 +26,7 @@ from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as run_module
 from keras_transformer.training_run.checkpoint import Checkpoint
 from keras_transformer.training_run.curves import draw_curves
+from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import RunFolder
 
 NOUNS = {
@@ -269,6 +271,18 @@ def test_second_interrupt_stops_at_once():
             signal.raise_signal(signal.SIGINT)
 
 
+def test_interrupt_of_one_process_is_told_to_the_others_by_sigterm():
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+    try:
+        with callbacks.Interrupt(shared=True) as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            assert interrupt.requested
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [True]
+
+
 def test_damaged_checkpoint_is_left_aside(trained, copied, text, capsys):
     path = (
         copied / "training/checkpoints/epoch-00002-batch-00000000.safetensors"
@@ -377,6 +391,22 @@ def test_other_text_is_refused(trained, tmp_path, text):
     message = "`validation source` must be the text that training in"
     with pytest.raises(ValueError, match=message):
         train(trained.folder, text, trained.settings, validation=other)
+
+
+def test_other_text_than_that_of_the_first_process_is_refused(
+    text, tmp_path, monkeypatch
+):
+    class Other(Distribution):
+        def by_chief(self, function):
+            goes_on, vocabulary, _ = function()
+            return goes_on, vocabulary, {"source": "another"}
+
+    monkeypatch.setattr(
+        run_module, "distributed", lambda *_: contextlib.nullcontext(Other())
+    )
+    message = "`source`, `target` and `validation` must be the same text in all"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", text)
 
 
 def test_damaged_settings_are_refused(copied, text):

@@ -146,6 +146,9 @@ class Corpus:
     num_long: int
     tokens_per_batch: int
     max_length: int
+    num_devices: int = 1  # that the rows of a batch are split among
+    num_parts: int = 1  # of each batch, as many rows in each
+    part: int = 0  # the one to make
 
     def __len__(self):
         return len(self.lengths)
@@ -178,8 +181,11 @@ class Corpus:
         def assemble(pairs):
             bucket = bucket_of_pair[pairs[0]]
             length = buckets[bucket]
-            missing = rows_of_bucket[bucket] - tf.size(pairs, tf.int64)
+            rows = rows_of_bucket[bucket]
+            rows += -rows % self.num_devices  # as many rows for each
+            missing = rows - tf.size(pairs, tf.int64)
             pairs = tf.pad(pairs, [[0, missing]], constant_values=filler)
+            pairs = pairs[self.part :: self.num_parts]
             source_ids = tf.gather(self.source, pairs)
             target = tf.gather(self.target, pairs)
             shape = tf.stack([-1, length])

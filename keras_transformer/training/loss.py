@@ -4,6 +4,8 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_share
+from keras_transformer.functions import replica_context
+from keras_transformer.masking import padding_mask
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -20,7 +22,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     The default reduction is the exact mean over real tokens: padding has
     weight 0, either by the `sample_weight` that `translation_dataset` gives
-    or by the mask that `Transformer` puts on its logits.
+    or by the mask that `Transformer` puts on its logits. Under a
+    `tf.distribute` strategy it is the mean over those of all devices.
 
     Args:
         label_smoothing: Share `e` of the label to spread, in `[0, 1)`;
@@ -56,6 +59,17 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         super().__init__(name=name, reduction=reduction, dtype="float32")
         check_share(label_smoothing=label_smoothing)
         self.label_smoothing = label_smoothing
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        loss = super().__call__(y_true, y_pred, sample_weight)
+        replicas = replica_context()
+        if replicas is None or self.reduction != "mean_with_sample_weight":
+            return loss
+        # Keras adds up the means of the devices in equal shares, which are
+        # those of their tokens here.
+        tokens = ops.sum(token_weights(y_true, sample_weight))
+        share = tokens / replicas.all_reduce("SUM", tokens)
+        return loss * share * replicas.num_replicas_in_sync
 
     def call(self, y_true, y_pred):
         ids = ops.cast(y_true, "int32")
@@ -142,10 +156,27 @@ def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
 
 def _with_labels(gradient, ids, values):
     """Puts values `(B, T)` in place of the entries of ids in `(B, T, V)`."""
-    rows = ops.reshape(gradient, (-1, gradient.shape[-1]))  # (B T, V)
+    vocabulary_size = gradient.shape[-1]
+    if keras.backend.backend() == "jax":  # XLA joins it to what is before
+        is_label = ops.equal(
+            ops.arange(vocabulary_size), ops.expand_dims(ids, -1)
+        )
+        return ops.where(is_label, ops.expand_dims(values, -1), gradient)
+    rows = ops.reshape(gradient, (-1, vocabulary_size))  # (B T, V)
     ids = ops.reshape(ids, (-1, 1))
     index = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype="int32"), 1)
     rows = ops.scatter_update(
         rows, ops.concatenate([index, ids], axis=1), ops.reshape(values, (-1,))
     )
     return ops.reshape(rows, ops.shape(gradient))
+
+
+def token_weights(y_true, sample_weight=None):
+    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
+    weights = ops.cast(padding_mask(y_true), "float32")  # (B, T)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, "float32")
+    if len(sample_weight.shape) == 1:  # a weight for each sentence
+        sample_weight = ops.expand_dims(sample_weight, 1)
+    return weights * sample_weight

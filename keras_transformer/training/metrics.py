@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_transformer.masking import padding_mask
 from keras_transformer.training.loss import smoothed_crossentropy
+from keras_transformer.training.loss import token_weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -33,7 +33,7 @@ class TokenAccuracy(keras.metrics.Mean):
         y_true = ops.cast(y_true, "int32")
         chosen = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
         hits = ops.cast(ops.equal(chosen, y_true), "float32")
-        super().update_state(hits, _weights(y_true, sample_weight))
+        super().update_state(hits, token_weights(y_true, sample_weight))
 
     def get_config(self):
         """Returns the arguments."""
@@ -64,7 +64,7 @@ class Perplexity(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
         nats = smoothed_crossentropy(ops.cast(y_true, "int32"), y_pred)
-        super().update_state(nats, _weights(y_true, sample_weight))
+        super().update_state(nats, token_weights(y_true, sample_weight))
 
     def result(self):
         """Returns the perplexity, at least 1."""
@@ -73,13 +73,3 @@ class Perplexity(keras.metrics.Mean):
     def get_config(self):
         """Returns the arguments."""
         return {"name": self.name, "dtype": self.dtype}
-
-
-def _weights(y_true, sample_weight):
-    weights = ops.cast(padding_mask(y_true), "float32")  # (B, T)
-    if sample_weight is None:
-        return weights
-    sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) == 1:  # a weight for each sentence
-        sample_weight = ops.expand_dims(sample_weight, 1)
-    return weights * sample_weight

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import signal
 import sys
 import threading
@@ -40,16 +41,24 @@ class Interrupt:
 
     Python raises `KeyboardInterrupt` wherever it is, and where that is a
     destructor the exception is lost; a request is not.
+
+    Args:
+        shared: Whether other processes are to stop with this one. SIGTERM is
+            then left to jax, which tells them.
     """
 
-    def __init__(self):
+    def __init__(self, shared: bool = False):
+        self.shared = shared
         self.requested = False
 
     def __enter__(self):
         self.handlers = {}
         # Python lets the main thread alone handle signals.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            numbers = [signal.SIGINT]
+            if not self.shared:
+                numbers.append(signal.SIGTERM)
+            for number in numbers:
                 self.handlers[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -67,6 +76,8 @@ class Interrupt:
             file=sys.stderr,
             flush=True,
         )
+        if self.shared:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Report(keras.callbacks.Callback):
@@ -90,10 +101,21 @@ class Report(keras.callbacks.Callback):
         values = {name: float(value) for name, value in logs.items()}
         history = self.run.history
         history.append({"epoch": epoch, **values})
+        is_chief = self.run.distribution.is_chief
         if self.run.saved_epoch() == epoch:
-            self.run.translator.save(self.run.output, overwrite=True)
+            if is_chief:
+                self.run.translator.save(self.run.output, overwrite=True)
             self.run.saved = epoch
+        if is_chief:
+            self._write_logs(epoch, values)
+        if self.sample:
+            translation = self.run.translator([self.sample])[0]
+            if is_chief:
+                print(f"\n  {self.sample}\n  -> {translation}", flush=True)
+
+    def _write_logs(self, epoch, values):
         folder = self.run.folder
+        history = self.run.history
         write_file(folder.path("log.csv"), _table(history).encode())
         for part, log in self.logs.items():
             of_part = {
@@ -105,9 +127,6 @@ class Report(keras.callbacks.Callback):
                 log.write(epoch, of_part)
         if self.run.curves:
             draw_curves(folder.path("curves.png"), history)
-        if self.sample:
-            translation = self.run.translator([self.sample])[0]
-            print(f"\n  {self.sample}\n  -> {translation}", flush=True)
 
 
 class Checkpoints(keras.callbacks.Callback):
@@ -142,9 +161,10 @@ class Checkpoints(keras.callbacks.Callback):
         done = self.skipped + batch + 1
         if done == self.run.num_batches:
             return  # the epoch's end is next
-        if self.interrupt.requested or (self.every and done % self.every == 0):
+        stops = self._stops(done)
+        if stops or (self.every and done % self.every == 0):
             self._write(self.epoch, done)
-        if self.interrupt.requested:
+        if stops:
             raise KeyboardInterrupt
 
     def on_epoch_end(self, epoch, logs=None):
@@ -153,8 +173,14 @@ class Checkpoints(keras.callbacks.Callback):
         self._write(epoch + 1, 0)
         if self.averaging:
             self.averaging.apply()
-        if self.interrupt.requested:
+        if self._stops(self.run.num_batches):
             raise KeyboardInterrupt
+
+    def _stops(self, done):
+        return self.run.distribution.agrees_to_stop(
+            self.interrupt.requested,
+            self.epoch * self.run.num_batches + done,
+        )
 
     def _write(self, epoch, batch):
         self.run.write_checkpoint(epoch, batch, self.model, self.averaging)

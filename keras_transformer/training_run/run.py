@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checks import check_choice
@@ -18,7 +19,6 @@ from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.text import Tokenizer
-from keras_transformer.text import translation_dataset
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.text.lines import lines_of
 from keras_transformer.text.lines import read_lines
@@ -31,6 +31,9 @@ from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
 from keras_transformer.training_run.checkpoint import Checkpoint
+from keras_transformer.training_run.distribution import Distribution
+from keras_transformer.training_run.distribution import check_distribution
+from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.folder import fingerprint
 from keras_transformer.transformer import PRESETS
@@ -45,6 +48,7 @@ MAY_CHANGE = (
     "bleu",
     "patience",
     "save_every",
+    "distribute",
 )
 
 
@@ -90,6 +94,9 @@ class TrainingRun:
         dtype: Keras dtype policy.
         seed: Makes weights, order and dropout repeatable.
         deterministic: Whether repetitions are equal bit by bit.
+        distribute: `"mirrored"` for all devices of this machine, with
+            TensorFlow; `"multihost"` for those of several processes, with
+            JAX. Batches are the same as on one device.
     """
 
     output: str
@@ -117,6 +124,7 @@ class TrainingRun:
     dtype: str
     seed: int
     deterministic: bool
+    distribute: str | None = None
 
     def train(
         self,
@@ -146,11 +154,13 @@ class TrainingRun:
             FileNotFoundError: If a file is missing.
             KeyboardInterrupt: If it was stopped, once all is saved.
             OSError: If the disk is full.
-            RuntimeError: If another process trains in the folder.
+            RuntimeError: If another process trains in the folder, or one of
+                the same training is lost.
             ValueError: If an argument is out of range, or differs from what
                 training began with.
         """
         self.history = None
+        self.distribution = Distribution()
         self._check(validation)
         texts = {"source": source, "target": target}
         if validation:
@@ -158,32 +168,30 @@ class TrainingRun:
         data = {name: fingerprint(check_file(p)) for name, p in texts.items()}
         self.folder = RunFolder(self.output)
         with contextlib.ExitStack() as stack:
-            goes_on = self.folder.has_training() and not overwrite
-            if goes_on:
-                stack.enter_context(self.folder.lock())
-                self.folder.check_same(self._settings(), data)
-                tokenizer = self.folder.tokenizer()
-            else:
-                if resume:
-                    raise ValueError(
-                        "There is no training to go on with in "
-                        f"{self.output}. Leave out `--resume`."
-                    )
-                self.folder.check_free(overwrite)
-                tokenizer = Tokenizer.train(
-                    [Path(source), Path(target)],
-                    vocabulary_size=self.vocabulary_size,
-                    model_type=self.model_type,
+            self.distribution = stack.enter_context(
+                distributed(self.distribute, self.seed)
+            )
+            by_chief = self.distribution.by_chief
+            goes_on, vocabulary, data_of_chief = by_chief(
+                lambda: self._open(
+                    stack, source, target, data, resume, overwrite
                 )
+            )
+            if data != data_of_chief:
+                raise ValueError(
+                    "`source`, `target` and `validation` must be the same "
+                    "text in all processes. Received: other text than that of "
+                    "the first."
+                )
+            tokenizer = Tokenizer(vocabulary)
             self._read(source, target, validation, tokenizer)
             self._make_model(tokenizer)
-            if not goes_on:
-                stack.enter_context(self.folder.lock())
-                self.folder.check_free(overwrite)
             with self._full_disk_explained():
-                if not goes_on:
-                    self.folder.begin(self._settings(), data, tokenizer)
-                self.folder.add_command(command)
+                by_chief(
+                    lambda: self._begin(
+                        stack, goes_on, data, tokenizer, command, overwrite
+                    )
+                )
                 self._fit()
 
     def state(self) -> str:
@@ -214,9 +222,40 @@ class TrainingRun:
 
     def write_checkpoint(self, epoch, batch, model, averaging):
         """Writes what training goes on from."""
+        if not self.distribution.is_chief:
+            return
         Checkpoint.of(epoch, batch, self.history, model, averaging).write(
             self.folder.path("checkpoints")
         )
+
+    def _open(self, stack, source, target, data, resume, overwrite):
+        """Gives whether a training goes on, its vocabulary, and its text."""
+        goes_on = self.folder.has_training() and not overwrite
+        if goes_on:
+            stack.enter_context(self.folder.lock())
+            self.folder.check_same(self._settings(), data)
+            tokenizer = self.folder.tokenizer()
+        else:
+            if resume:
+                raise ValueError(
+                    "There is no training to go on with in "
+                    f"{self.output}. Leave out `--resume`."
+                )
+            self.folder.check_free(overwrite)
+            tokenizer = Tokenizer.train(
+                [Path(source), Path(target)],
+                vocabulary_size=self.vocabulary_size,
+                model_type=self.model_type,
+            )
+        return goes_on, tokenizer.model, data
+
+    def _begin(self, stack, goes_on, data, tokenizer, command, overwrite):
+        """Writes what is written before training, once nothing is wrong."""
+        if not goes_on:
+            stack.enter_context(self.folder.lock())
+            self.folder.check_free(overwrite)
+            self.folder.begin(self._settings(), data, tokenizer)
+        self.folder.add_command(command)
 
     @contextlib.contextmanager
     def _full_disk_explained(self):
@@ -264,6 +303,7 @@ class TrainingRun:
                 "`deterministic` needs the TensorFlow backend. Received: "
                 f"deterministic=True with {keras.backend.backend()}."
             )
+        check_distribution(self.distribute, self.clip_norm, self.accumulate)
         self.averaging = None
         if self.average_last or self.average_decay:
             self.averaging = WeightAveraging(
@@ -292,21 +332,35 @@ class TrainingRun:
         }
 
     def _read(self, source, target, validation, tokenizer):
-        sizes = {
-            "tokens_per_batch": self.tokens_per_batch,
-            "max_length": self.max_length,
-        }
-        self.corpus = read_corpus(source, target, tokenizer, **sizes)
+        self.corpus = self._corpus(source, target, tokenizer)
         self.num_batches = self.corpus.num_batches()
         self.validation_data = self.validation_lines = None
         if validation:
-            self.validation_data = translation_dataset(
-                *validation, tokenizer, shuffle=False, **sizes
+            corpus = self._corpus(*validation, tokenizer)
+            self.validation_data = corpus.batches(
+                tf.data.Dataset.range(len(corpus))
             )
             self.validation_lines = [[*read_lines(path)] for path in validation]
         watched = validation[0] if validation else source
         self.sample = next(line for line in lines_of(watched) if line.strip())
         self._check_lines(tokenizer, watched)
+
+    def _corpus(self, source, target, tokenizer):
+        """Reads text, of which this process makes its part of each batch."""
+        corpus = read_corpus(
+            source,
+            target,
+            tokenizer,
+            tokens_per_batch=self.tokens_per_batch,
+            max_length=self.max_length,
+            verbose=int(self.distribution.is_chief),
+        )
+        return dataclasses.replace(
+            corpus,
+            num_devices=self.distribution.num_devices,
+            num_parts=self.distribution.num_processes,
+            part=self.distribution.process,
+        )
 
     def _check_lines(self, tokenizer, path):
         """Raises if what is to be translated after an epoch is too long."""
@@ -324,52 +378,53 @@ class TrainingRun:
     def _make_model(self, tokenizer):
         """Section 5.3. Text has many lengths, which XLA would each compile."""
         if self.deterministic:
-            import tensorflow as tf
-
             tf.config.experimental.enable_op_determinism()
         keras.utils.set_random_seed(self.seed)
         overrides = {} if self.dropout is None else {"dropout": self.dropout}
-        model = Transformer.from_preset(
-            self.preset,
-            tokenizer.vocabulary_size,
-            normalize_first=self.normalize_first,
-            dtype=self.dtype,
-            **overrides,
-        )
-        model.compile(
-            optimizer=keras.optimizers.Adam(
-                self.schedule,
-                beta_1=0.9,
-                beta_2=0.98,
-                epsilon=1e-9,
-                global_clipnorm=self.clip_norm or None,
-                gradient_accumulation_steps=(
-                    self.accumulate if self.accumulate > 1 else None
+        with self.distribution.scope():
+            model = Transformer.from_preset(
+                self.preset,
+                tokenizer.vocabulary_size,
+                normalize_first=self.normalize_first,
+                dtype=self.dtype,
+                **overrides,
+            )
+            model.compile(
+                optimizer=keras.optimizers.Adam(
+                    self.schedule,
+                    beta_1=0.9,
+                    beta_2=0.98,
+                    epsilon=1e-9,
+                    global_clipnorm=self.clip_norm or None,
+                    gradient_accumulation_steps=(
+                        self.accumulate if self.accumulate > 1 else None
+                    ),
                 ),
-            ),
-            loss=self.loss,
-            weighted_metrics=[Perplexity()],
-            jit_compile=keras.backend.backend() == "jax",
-        )
-        model.optimizer.build(model.trainable_variables)
+                loss=self.loss,
+                weighted_metrics=[Perplexity()],
+                jit_compile=keras.backend.backend() == "jax",
+            )
+            model.optimizer.build(model.trainable_variables)
         self.translator = Translator(model, tokenizer)
 
     def _fit(self):
         model = self.translator.model
-        start = Checkpoint.newest(self.folder.path("checkpoints"))
+        start = self._newest_checkpoint()
         self.history = start.history
         self.saved = self.saved_epoch()
         if start.tensors:
             self._go_on_from(start)
         self.curves = importlib.util.find_spec("matplotlib") is not None
-        if not self.curves:
+        if not self.curves and self.distribution.is_chief:
             print(
                 "Without matplotlib no curves are drawn. `pip install "
                 "keras-transformer[plot]` installs it.",
                 file=sys.stderr,
             )
         verbose = 1 if sys.stdout.isatty() else 2
-        with Interrupt() as interrupt:
+        if not self.distribution.is_chief:
+            verbose = 0
+        with Interrupt(self.distribution.num_processes > 1) as interrupt:
             callbacks = OneTraining(
                 self._callbacks(start, interrupt),
                 add_history=True,
@@ -404,6 +459,23 @@ class TrainingRun:
                 file=sys.stderr,
             )
 
+    def _newest_checkpoint(self):
+        """Reads it once: the other processes may not see the folder."""
+        by_chief = self.distribution.by_chief
+        newest = None
+
+        def read():
+            nonlocal newest
+            newest = Checkpoint.newest(self.folder.path("checkpoints"))
+            return newest.epoch, newest.batch, newest.history, [*newest.tensors]
+
+        epoch, batch, history, names = by_chief(read)
+        tensors = {
+            name: by_chief(lambda name=name: newest.tensors[name])
+            for name in names  # one by one, as all are large
+        }
+        return Checkpoint(epoch, batch, history, tensors)
+
     def _go_on_from(self, start):
         model = self.translator.model
         start.assign(model, self.averaging)
@@ -413,11 +485,12 @@ class TrainingRun:
             # Makes the metrics, so that their state can be put back.
             batch = next(self.corpus.epoch(0, 0).as_numpy_iterator())
             model.test_on_batch(*batch)
-        print(
-            f"Going on with the training in {self.output} after epoch "
-            f"{start.epoch}{batches}.",
-            file=sys.stderr,
-        )
+        if self.distribution.is_chief:
+            print(
+                f"Going on with the training in {self.output} after epoch "
+                f"{start.epoch}{batches}.",
+                file=sys.stderr,
+            )
 
     def _callbacks(self, start, interrupt):
         """In this order: later ones see the weights and logs of earlier."""
@@ -425,13 +498,18 @@ class TrainingRun:
         bleu = self.bleu or (
             self.monitor == "val_bleu" and (self.patience or self.keep_best)
         )
+        is_chief = self.distribution.is_chief
         if bleu:
             callbacks.append(
                 BleuCallback(
                     self.translator,
                     *self.validation_lines,
-                    samples=1,
-                    log_dir=self.folder.path("tensorboard", "validation"),
+                    samples=int(is_chief),
+                    log_dir=(
+                        self.folder.path("tensorboard", "validation")
+                        if is_chief
+                        else None
+                    ),
                 )
             )
         callbacks.append(Report(self, None if bleu else self.sample))

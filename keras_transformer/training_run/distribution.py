@@ -1,0 +1,166 @@
+"""One training on several devices of a machine, or on several machines."""
+
+import contextlib
+import dataclasses
+import pickle
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
+
+
+@dataclasses.dataclass
+class Distribution:
+    """How the devices and processes of a training share its work.
+
+    All processes do the same at the same time: each computes its rows of
+    every batch, and each has all weights. The first, the chief, alone reads
+    and writes the run's folder. By default there is one of each.
+
+    Attributes:
+        scope: Gives the context in which the model is made.
+        num_devices: Devices of all processes, which a batch is split among.
+        num_processes: Processes, each of which makes its part of a batch.
+        process: The number of this one, from 0.
+    """
+
+    scope: Callable = contextlib.nullcontext
+    num_devices: int = 1
+    num_processes: int = 1
+    process: int = 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process has the run's folder."""
+        return self.process == 0
+
+    def by_chief(self, function):
+        """Calls a function in the chief; gives or raises its outcome in all.
+
+        Args:
+            function: Function without arguments, whose result can be pickled.
+        """
+        if self.num_processes == 1:
+            return function()
+        outcome = b""
+        if self.is_chief:
+            try:
+                outcome = pickle.dumps((function(), None))
+            except Exception as error:
+                outcome = pickle.dumps((None, error))
+        result, error = pickle.loads(_from_chief(outcome))
+        if error is not None:
+            raise error
+        return result
+
+    def agrees_to_stop(self, requested: bool, step: int) -> bool:
+        """Whether all processes stop after this step, as one was asked to.
+
+        Args:
+            requested: Whether this one was, where it is the only one; of
+                several, jax knows, by SIGTERM.
+            step: Grows from call to call, and all processes call with each.
+        """
+        if self.num_processes == 1:
+            return requested
+        from jax.experimental import multihost_utils
+
+        return multihost_utils.reached_preemption_sync_point(step)
+
+
+def check_distribution(name: str | None, clip_norm: float, accumulate: int):
+    """Raises `ValueError` if a training cannot be distributed so."""
+    if name is None:
+        return
+    if name not in DISTRIBUTIONS:
+        raise ValueError(
+            f"`distribute` must be one of {[*DISTRIBUTIONS]}, or None. "
+            f"Received: distribute={name!r}."
+        )
+    backend = DISTRIBUTIONS[name]
+    if keras.backend.backend() != backend:
+        raise ValueError(
+            f"`distribute={name!r}` needs KERAS_BACKEND={backend} in the "
+            f"environment. Received: {keras.backend.backend()}."
+        )
+    # Keras clips before it adds up the gradients of the devices, and cannot
+    # add them up in a condition.
+    if name == "mirrored" and (clip_norm or accumulate > 1):
+        raise ValueError(
+            "`distribute='mirrored'` goes without `clip_norm` and "
+            f"`accumulate`. Received: clip_norm={clip_norm}, accumulate="
+            f"{accumulate}. `distribute='multihost'` has both."
+        )
+
+
+@contextlib.contextmanager
+def distributed(name: str | None, seed: int):
+    """Joins the devices, and the processes that were started for a training.
+
+    Args:
+        name: `None` for one device, `"mirrored"` for all those of this
+            process, `"multihost"` for all those of several processes, which
+            find each other as `keras.distribution.initialize` says.
+        seed: The same in all processes.
+
+    Yields:
+        A `Distribution`.
+
+    Raises:
+        RuntimeError: If another process is lost.
+        ValueError: If nothing says which processes there are.
+    """
+    if name is None:
+        yield Distribution()
+    elif name == "mirrored":
+        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        devices = [d.name for d in tf.config.list_logical_devices(kind)]
+        strategy = tf.distribute.MirroredStrategy(devices)
+        yield Distribution(strategy.scope, num_devices=len(devices))
+    else:
+        yield from _multihost(seed)
+
+
+def _multihost(seed):
+    import jax
+
+    # TensorFlow reads text here, and would take the memory of the GPUs.
+    tf.config.set_visible_devices([], "GPU")
+    keras.utils.set_random_seed(seed)
+    if not jax.distributed.is_initialized():
+        try:
+            keras.distribution.initialize()
+        except ValueError as error:
+            raise ValueError(
+                "`distribute='multihost'` needs to know its processes. Set "
+                "KERAS_DISTRIBUTION_JOB_ADDRESSES, "
+                "KERAS_DISTRIBUTION_NUM_PROCESSES and "
+                "KERAS_DISTRIBUTION_PROCESS_ID, or start it where jax finds "
+                f"them; see docs/clusters.md. Received: {error}"
+            ) from error
+    data_parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
+    try:
+        with data_parallel.scope():
+            yield Distribution(
+                num_devices=jax.device_count(),
+                num_processes=jax.process_count(),
+                process=jax.process_index(),
+            )
+    except jax.errors.JaxRuntimeError as error:
+        raise RuntimeError(
+            "This process can no longer work with the others. If one of them "
+            "has ended, the same command in all processes goes on from the "
+            f"last checkpoint. Received: {error}"
+        ) from error
+
+
+def _from_chief(content):
+    from jax.experimental import multihost_utils
+
+    size = multihost_utils.broadcast_one_to_all(np.int32(len(content)))
+    buffer = np.zeros(size, "uint8")
+    buffer[: len(content)] = np.frombuffer(content, "uint8")
+    return multihost_utils.broadcast_one_to_all(buffer).tobytes()

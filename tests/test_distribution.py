@@ -1,0 +1,373 @@
+"""Training on several devices, and in several processes on loopback."""
+
+import csv
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.text.dataset import read_corpus
+from keras_transformer.training_run import distribution as distribution_module
+from keras_transformer.training_run.distribution import Distribution
+from keras_transformer.training_run.distribution import check_distribution
+from keras_transformer.training_run.distribution import distributed
+
+NOUNS = {"cat": "Katze", "dog": "Hund", "fox": "Fuchs", "owl": "Eule"}
+PAIRS = [
+    (f"{one} sees {other}", f"{NOUNS[one]} sieht {NOUNS[other]}")
+    for one in NOUNS
+    for other in NOUNS
+] * 5
+SMALL = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 16,
+    "intermediate_dim": 32,
+    "dropout": 0.0,
+}
+# 48 tokens are 6 rows or 4, so that no batch has more on several devices, and
+# Keras weighs its loss the same.
+COMMAND = [
+    *("--epochs", "2", "--preset", "tiny", "--vocabulary-size", "54"),
+    *("--model-type", "bpe", "--tokens-per-batch", "48"),
+    *("--max-length", "32", "--learning-rate", "0.01"),
+    *("--warmup-steps", "10", "--average-last", "2"),
+]
+
+# The command, of small models and with two devices if it runs on TensorFlow;
+# `event` is a signal to get after a batch of the second epoch.
+PROGRAM = """
+import json, os, signal, sys
+
+small, event, sys.argv = json.loads(sys.argv[1])
+
+from keras_transformer import cli, transformer
+
+transformer.PRESETS["tiny"] = small
+
+import keras
+import tensorflow as tf
+
+if keras.backend.backend() == "tensorflow":
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+    )
+
+from keras_transformer.training_run import callbacks
+
+on_batch_end = callbacks.Checkpoints.on_train_batch_end
+
+
+def with_event(self, batch, logs=None):
+    if self.epoch == 1 and self.skipped + batch == 3 and event:
+        os.kill(os.getpid(), event)
+    on_batch_end(self, batch, logs)
+
+
+callbacks.Checkpoints.on_train_batch_end = with_event
+cli.main()
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    paths = [folder / "text.en", folder / "text.de"]
+    for path, lines in zip(paths, zip(*PAIRS, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return [str(path) for path in paths]
+
+
+def start(folder, text, *options, backend, event=None, **environment):
+    """Starts the command in a process of its own."""
+    argv = ["keras-transformer", "train", *text, "--output", str(folder)]
+    argv += ["--validation", *text, *COMMAND, *options]
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, json.dumps([SMALL, event, argv])],
+        env={**os.environ, "KERAS_BACKEND": backend, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def start_processes(folder, text, *options, events=(None, None)):
+    """Starts two processes that train together."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [
+        start(
+            folder,
+            text,
+            *("--distribute", "multihost", *options),
+            backend="jax",
+            event=event,
+            KERAS_DISTRIBUTION_JOB_ADDRESSES=f"127.0.0.1:{port}",
+            KERAS_DISTRIBUTION_NUM_PROCESSES="2",
+            KERAS_DISTRIBUTION_PROCESS_ID=str(number),
+        )
+        for number, event in enumerate(events)
+    ]
+
+
+def ends(process):
+    """Waits; gives the exit code and what was printed."""
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output, errors
+
+
+def log(folder):
+    with open(folder / "training" / "log.csv") as file:
+        return [
+            {name: float(value) for name, value in row.items()}
+            for row in csv.DictReader(file)
+        ]
+
+
+def assert_same(folder, other):
+    for row, other_row in zip(log(folder), log(other), strict=True):
+        assert row == pytest.approx(other_row, abs=1e-3)
+    models = [kt.Translator.load(path).model for path in (folder, other)]
+    weights, others = (model.get_weights() for model in models)
+    for weight, expected in zip(weights, others, strict=True):
+        np.testing.assert_allclose(weight, expected, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, text):
+    """A training on one device, with JAX."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    code, _, errors = ends(start(folder, text, backend="jax"))
+    assert code == 0, errors
+    return folder
+
+
+@pytest.mark.slow
+def test_two_devices_come_to_the_same_as_one(text, tmp_path):
+    folders = tmp_path / "one", tmp_path / "two"
+    options = [], ["--distribute", "mirrored"]
+    for process in [
+        start(folder, text, *option, backend="tensorflow")
+        for folder, option in zip(folders, options, strict=True)
+    ]:
+        code, _, errors = ends(process)
+        assert code == 0, errors
+    assert_same(*folders)
+
+
+@pytest.mark.slow
+def test_two_processes_come_to_the_same_as_one(alone, text, tmp_path):
+    folder = tmp_path / "run"
+    chief, other = map(ends, start_processes(folder, text))
+    assert (chief[0], other[0]) == (0, 0), chief[2] + other[2]
+    assert_same(folder, alone)
+    assert "Epoch 2/2" in chief[1]
+    assert "Epoch" not in other[1]
+    commands = (folder / "training" / "commands.txt").read_text()
+    assert len(commands.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_lost_process_ends_training_which_goes_on(alone, text, tmp_path):
+    folder = tmp_path / "run"
+    options = ["--save-every", "2"]
+    events = (None, signal.SIGKILL)
+    chief, lost = map(
+        ends, start_processes(folder, text, *options, events=events)
+    )
+    assert (chief[0], lost[0]) == (2, -signal.SIGKILL), chief[2]
+    assert "This process can no longer work with the others." in chief[2]
+    assert "Traceback" not in chief[2]
+    for code, _, errors in map(ends, start_processes(folder, text, *options)):
+        assert code == 0, errors
+    assert_same(folder, alone)
+
+
+@pytest.mark.slow
+def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
+    events = (signal.SIGKILL, None)
+    lost, other = map(
+        ends, start_processes(tmp_path / "run", text, events=events)
+    )
+    assert lost[0] == -signal.SIGKILL
+    assert other[0] in (2, -signal.SIGABRT), other[2]
+    assert (
+        "same command in all processes goes on from the last checkpoint."
+        in " ".join(other[2].split())
+    )
+    assert (tmp_path / "run/training/checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_all(alone, text, tmp_path):
+    folder = tmp_path / "run"
+    events = (None, signal.SIGTERM)
+    stopped = [*map(ends, start_processes(folder, text, events=events))]
+    for code, _, errors in stopped:
+        assert code == 130, errors
+        assert "Stopped. The translator after epoch" in errors
+    for code, _, errors in map(ends, start_processes(folder, text)):
+        assert code == 0, errors
+    assert_same(folder, alone)
+
+
+MODEL_PARALLEL = """
+import keras
+import numpy as np
+
+import keras_transformer as kt
+
+ids = np.array([[4, 5, 6, 7, 3], [8, 9, 3, 0, 0]] * 2)
+
+
+def losses(distribution):
+    keras.distribution.set_distribution(distribution)
+    keras.utils.set_random_seed(1)
+    model = kt.Transformer(
+        14, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
+        dropout=0.0,
+    )
+    optimizer = keras.optimizers.Adam(0.01, global_clipnorm=1.0)
+    model.compile(optimizer, kt.LabelSmoothedCrossentropy(0.1))
+    inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
+    losses = [model.train_on_batch(inputs, ids, ids != 0) for _ in range(20)]
+    return losses, [*model.trainable_variables, *optimizer.variables]
+
+
+expected, _ = losses(None)
+mesh = keras.distribution.DeviceMesh(
+    (2, 2), ("batch", "model"), keras.distribution.list_devices()
+)
+found, variables = losses(
+    keras.distribution.ModelParallel(layout_map=kt.layout_map(mesh))
+)
+np.testing.assert_allclose(found, expected, atol=1e-3)
+assert expected[-1] < expected[0] - 1
+for variable in variables:
+    split = "model" in tuple(variable.value.sharding.spec)
+    matrix = len(variable.shape) == 2
+    inner_bias = "inner" in variable.path
+    assert split == (matrix or inner_bias), variable.path
+"""
+
+
+@pytest.mark.slow
+def test_a_model_in_parts_comes_to_the_same_as_a_whole_one():
+    process = subprocess.run(
+        [sys.executable, "-c", MODEL_PARALLEL],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": "jax",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+
+
+def test_layout_along_an_axis_that_is_none():
+    mesh = keras.distribution.DeviceMesh((1,), ("batch",), ["cpu:0"])
+    message = r"`axis` must be one of `device_mesh`. Received: axis='model'"
+    with pytest.raises(ValueError, match=message):
+        kt.layout_map(mesh)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("grid", 0, 1), r"`distribute` must be one of \['mirrored'"),
+        (("multihost", 0, 1), "needs KERAS_BACKEND=jax in the environment"),
+        (("mirrored", 1.0, 1), "without `clip_norm` .* clip_norm=1.0"),
+        (("mirrored", 0, 2), "and `accumulate`. .* accumulate=2"),
+    ],
+)
+def test_what_cannot_be_distributed_says_so(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        check_distribution(*arguments)
+
+
+def test_processes_that_are_not_named_are_an_error(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(
+        keras.distribution, "initialize", lambda: jax.distributed.initialize()
+    )
+    for name in ("JAX_COORDINATOR_ADDRESS", "SLURM_JOB_ID"):
+        monkeypatch.delenv(name, raising=False)
+    message = "Set KERAS_DISTRIBUTION_JOB_ADDRESSES, .* Received: coordinator"
+    with (
+        pytest.raises(ValueError, match=message),
+        distributed("multihost", seed=1),
+    ):
+        pass
+
+
+def test_the_parts_of_a_batch_are_the_batch(text):
+    tokenizer = kt.Tokenizer.train(
+        text, vocabulary_size=54, model_type="bpe", verbose=0
+    )
+    corpus = read_corpus(
+        *text, tokenizer, tokens_per_batch=40, max_length=32, verbose=0
+    )
+    parts = [
+        dataclasses.replace(corpus, num_devices=4, num_parts=2, part=part)
+        for part in (0, 1)
+    ]
+    for (inputs, labels, weights), *halves in zip(
+        corpus.epoch(1, 0), *(part.epoch(1, 0) for part in parts), strict=True
+    ):
+        for (inputs_of_part, labels_of_part, _), part in zip(
+            halves, (0, 1), strict=True
+        ):
+            assert len(labels_of_part) % 2 == 0  # a row for each device
+            rows = labels[part::2]
+            np.testing.assert_array_equal(labels_of_part[: len(rows)], rows)
+            assert not np.any(labels_of_part[len(rows) :])
+            np.testing.assert_array_equal(
+                inputs_of_part["source_ids"][: len(rows)],
+                inputs["source_ids"][part::2],
+            )
+        total = sum(float(tf.reduce_sum(half[2])) for half in halves)
+        assert total == float(tf.reduce_sum(weights))
+
+
+def test_one_process_is_its_own_chief():
+    distribution = Distribution()
+    assert distribution.is_chief
+    assert distribution.by_chief(lambda: 3) == 3
+    assert distribution.agrees_to_stop(True, 1)
+    assert not distribution.agrees_to_stop(False, 2)
+
+
+def test_what_the_chief_finds_is_the_outcome_in_all(monkeypatch):
+    def fails():
+        raise ValueError("There is no text.")
+
+    sent = []
+    monkeypatch.setattr(
+        distribution_module,
+        "_from_chief",
+        lambda content: sent.append(content) or content,
+    )
+    chief = Distribution(num_processes=2)
+    assert chief.by_chief(lambda: 3) == 3
+    with pytest.raises(ValueError, match="There is no text."):
+        chief.by_chief(fails)
+    monkeypatch.setattr(
+        distribution_module, "_from_chief", lambda content: sent.pop(0)
+    )
+    other = Distribution(num_processes=2, process=1)
+    assert other.by_chief(fails) == 3
+    with pytest.raises(ValueError, match="There is no text."):
+        other.by_chief(lambda: 3)
