@@ -1,5 +1,6 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
+import contextlib
 import os
 import struct
 import tempfile
@@ -117,10 +118,36 @@ def _traceable(model, function, *specs):
 
     def with_weights_read(*arguments):
         weights = [(weight, tf.identity(weight)) for weight in model.weights]
-        with keras.StatelessScope(state_mapping=weights):
+        with (
+            keras.StatelessScope(state_mapping=weights),
+            _source_table_apart(model),
+        ):
             return function(*arguments)
 
     return tf.function(with_weights_read, input_signature=specs)
+
+
+@contextlib.contextmanager
+def _source_table_apart(model):
+    """Lets the encoder look up its vectors in a constant of its own.
+
+    A constant in which both the encoder and a loop look up is quantised, but
+    the loop then carries the whole table as floats, a copy for each level of
+    loops. In another shape it is another constant; the bytes are the same, and
+    the file holds them once.
+    """
+    embedding = model.source_embedding
+
+    def look_up(ids):
+        table = ops.cast(embedding.embeddings, embedding.compute_dtype)
+        vectors = embedding.look_up(ops.expand_dims(table, 1), ids)
+        return ops.squeeze(vectors, axis=2)  # of (B, S, 1, D)
+
+    model.source_embedding = look_up
+    try:
+        yield
+    finally:
+        model.source_embedding = embedding
 
 
 def _converted(model, signatures, quantization):
