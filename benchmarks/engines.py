@@ -140,6 +140,7 @@ class LiteRT(Graph):
                 return {"target_ids": found.target_ids}
 
             self.contents[name] = converted(
+                self.model,
                 decoded,
                 tf.TensorSpec([None, None], tf.int32, name="source_ids"),
                 tf.TensorSpec([None], tf.int32, name="lengths"),

@@ -84,9 +84,11 @@ class TokenEmbedding(keras.layers.Layer):
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
                 "without `dtype='int32'`?"
             )
-        vectors = ops.take(
-            self.embeddings, ops.cast(inputs, "int32"), axis=0
-        )  # (B, T, D)
+        return self.look_up(self.embeddings, inputs)  # (B, T, D)
+
+    def look_up(self, table, ids):
+        """Takes the rows `ids` of `table`, scaled as section 3.4 says."""
+        vectors = ops.take(table, ops.cast(ids, "int32"), axis=0)
         return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype)
 
     def compute_mask(self, inputs, previous_mask=None):

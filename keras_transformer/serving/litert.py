@@ -1,5 +1,6 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
+import contextlib
 import os
 import struct
 import tempfile
@@ -9,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 from tensorflow.lite.python import schema_py_generated as schema
-from tensorflow.python.framework import convert_to_constants
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
@@ -88,27 +88,71 @@ def export_litert(
     if os.path.isdir(path):
         raise FileExistsError(f"{os.fspath(path)!r} is a folder.")
     text = text and translator.search.num_hypotheses == 1
-    signatures, module = _LiteRTGraph(translator).signatures(text)
-    content = _converted(module, signatures, quantization)
+    signatures = _LiteRTGraph(translator).signatures(text)
+    content = _converted(translator.model, signatures, quantization)
     _check_operations(content)
     write_file(path, content)
 
 
-def converted(function, *specs, quantization: str | None = None) -> bytes:
-    """Makes a LiteRT model of one function.
+def converted(
+    model, function, *specs, quantization: str | None = None
+) -> bytes:
+    """Makes a LiteRT file of one function of a model.
 
     Args:
+        model: The Keras model whose weights the function reads.
         function: Function of tensors to a dictionary of tensors.
         *specs: `tf.TensorSpec` of each argument, with its name.
         quantization: As for `export_litert`.
     """
+    signatures = {"serving_default": _traceable(model, function, *specs)}
+    return _converted(model, signatures, quantization)
+
+
+def _traceable(model, function, *specs):
+    """Makes a `tf.function` that reads all weights before any loop.
+
+    Read there, the converter makes them constants, which all signatures
+    share; LiteRT cannot read a variable inside of a loop.
+    """
+
+    def with_weights_read(*arguments):
+        weights = [(weight, tf.identity(weight)) for weight in model.weights]
+        with (
+            keras.StatelessScope(state_mapping=weights),
+            _source_table_apart(model),
+        ):
+            return function(*arguments)
+
+    return tf.function(with_weights_read, input_signature=specs)
+
+
+@contextlib.contextmanager
+def _source_table_apart(model):
+    """Lets the encoder look up its vectors in a constant of its own.
+
+    A constant in which both the encoder and a loop look up is quantised, but
+    the loop then carries the whole table as floats, a copy for each level of
+    loops. In another shape it is another constant; the bytes are the same, and
+    the file holds them once.
+    """
+    embedding = model.source_embedding
+
+    def look_up(ids):
+        table = ops.cast(embedding.embeddings, embedding.compute_dtype)
+        vectors = embedding.look_up(ops.expand_dims(table, 1), ids)
+        return ops.squeeze(vectors, axis=2)  # of (B, S, 1, D)
+
+    model.source_embedding = look_up
+    try:
+        yield
+    finally:
+        model.source_embedding = embedding
+
+
+def _converted(model, signatures, quantization):
     module = tf.Module()
-    module.function = frozen = _frozen(function, *specs)
-    signatures = {"serving_default": tf.function(frozen, input_signature=specs)}
-    return _converted(module, signatures, quantization)
-
-
-def _converted(module, signatures, quantization):
+    module.weights = [weight.value for weight in model.weights]
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -181,10 +225,7 @@ def _check_operations(content):
 
 
 class _LiteRTGraph:
-    """The functions of the file, with constants for weights.
-
-    Constants, because LiteRT cannot read a variable inside of a loop.
-    """
+    """The functions of the file."""
 
     def __init__(self, translator):
         self.translator = translator
@@ -192,34 +233,25 @@ class _LiteRTGraph:
         self.text_graph = TranslationGraph(translator)
 
     def signatures(self, text):
-        """Makes the functions, and a module that holds what they need."""
+        """Makes the functions, by their names."""
         ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-        module = tf.Module()
-        module.translate_ids = translate_ids = _frozen(self._translate_ids, ids)
-        module.encode = encode = _frozen(self._encode, ids)
-        module.decode_step = decode_step = _frozen(
-            self._decode_step, *self._step_specs()
-        )
-        functions = {
-            "translate_ids": (translate_ids, [ids]),
-            "encode": (encode, [ids]),
-            "decode_step": (decode_step, self._step_specs()),
-            "tokenizers": (
+        signatures = {
+            "translate_ids": _traceable(self.model, self._translate_ids, ids),
+            "encode": _traceable(self.model, self._encode, ids),
+            "decode_step": _traceable(
+                self.model, self._decode_step, *self._step_specs()
+            ),
+            "tokenizers": tf.function(
                 self._tokenizers,
-                [tf.TensorSpec([1], tf.int32, name="start")],
+                input_signature=[tf.TensorSpec([1], tf.int32, name="start")],
             ),
         }
         if text:
-            functions["translate_text"] = (
-                self._translate_text(translate_ids),
-                [tf.TensorSpec([1], tf.string, name="text")],
+            signatures["translate_text"] = tf.function(
+                self._translate_text(signatures["translate_ids"]),
+                input_signature=[tf.TensorSpec([1], tf.string, name="text")],
             )
-        module.text_graph = self.text_graph
-        signatures = {
-            name: tf.function(function, input_signature=specs)
-            for name, (function, specs) in functions.items()
-        }
-        return signatures, module
+        return signatures
 
     def _translate_ids(self, source_ids):
         found = Decode(self.model, self.translator.search).in_segments(
@@ -329,18 +361,3 @@ class _LiteRTGraph:
 
 def _pairs(keys, values):
     return list(zip(tf.unstack(keys), tf.unstack(values), strict=True))
-
-
-def _frozen(function, *specs):
-    """Traces a function and puts constants for its variables."""
-    traced = tf.function(function).get_concrete_function(*specs)
-    frozen = convert_to_constants.convert_variables_to_constants_v2(
-        traced, lower_control_flow=False
-    )
-    names = sorted(traced.structured_outputs)
-
-    def call(*arguments):
-        return dict(zip(names, frozen(*arguments), strict=True))
-
-    call.frozen = frozen
-    return call

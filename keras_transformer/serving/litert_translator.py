@@ -17,8 +17,9 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 # Source tokens in one batch with the room for their targets: few, so that
-# what a step computes stays in the processor's caches.
-TOKENS_PER_BATCH = 2048
+# what a step computes stays in the processor's caches, and as LiteRT keeps
+# several copies of what a loop carries.
+TOKENS_PER_BATCH = 512
 
 # What `export_litert` writes beside the SentencePiece models.
 FACTS = ("is_fast", "longest_source", "num_slots", "num_hypotheses")

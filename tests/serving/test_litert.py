@@ -38,6 +38,54 @@ from keras_transformer.serving.litert import export_litert
 for folder, path, options in json.load(sys.stdin):
     export_litert(kt.Translator.load(folder), path, **options)
 """
+# One signature of a model of base size, and the most memory it took.
+CONVERT_BASE = """
+import resource, sys
+import tensorflow as tf
+import keras_transformer as kt
+from keras_transformer.decoding import Decode
+from keras_transformer.serving.litert import converted
+model = kt.Transformer.from_preset("base", 32_000)
+def translate_ids(source_ids):
+    decode = Decode(model, kt.GreedySearch())
+    found = decode.in_segments({"source_ids": source_ids})
+    return {"target_ids": found.target_ids}
+ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+content = converted(model, translate_ids, ids, quantization="int8")
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(len(content), 1024 * peak)
+"""
+# An embedding large enough to be quantised, looked up outside and inside of
+# loops.
+QUANTIZE_EMBEDDING = """
+import numpy as np
+import tensorflow as tf
+import keras_transformer as kt
+from keras_transformer.decoding import Decode
+from keras_transformer.serving.litert import converted
+from tensorflow.lite.python import schema_py_generated as schema
+model = kt.Transformer(
+    640, num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64
+)
+embedding = model.source_embedding
+def translate_ids(source_ids):
+    decode = Decode(model, kt.GreedySearch())
+    found = decode.in_segments({"source_ids": source_ids})
+    return {"target_ids": found.target_ids}
+ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+content = converted(model, translate_ids, ids, quantization="int8")
+assert model.source_embedding is embedding
+file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+tables = [
+    (tensor.type, tensor.buffer)
+    for graph in file.subgraphs
+    for tensor in graph.tensors
+    if tensor.shape is not None and np.prod(tensor.shape) == 640 * 32
+]
+assert {kind for kind, _ in tables} == {schema.TensorType.INT8}, tables
+# One to look up in, one for logits, with a scale for each row.
+assert len({buffer for _, buffer in tables}) == 2, tables
+"""
 # All that a program needs that translates text in the file.
 TRANSLATE_TEXT = """
 import json, sys
@@ -217,6 +265,18 @@ def test_bpe_text_is_refused_with_a_way_out(exported, tmp_path):
     with pytest.raises(ValueError, match=r"unigram models.*`text=False`"):
         translators["bpe"].export_litert(tmp_path / "x.tflite")
     assert os.listdir(tmp_path) == []
+
+
+def test_quantised_embedding_is_never_a_table_of_floats():
+    python(QUANTIZE_EMBEDDING)
+
+
+@pytest.mark.slow
+def test_conversion_keeps_one_copy_of_the_weights():
+    size, peak = map(int, python(CONVERT_BASE).split()[-2:])
+    assert 60e6 < size < 85e6
+    # Libraries and what converting takes, beside 0.24 GB of weights.
+    assert peak < 3e9
 
 
 def test_quantization_is_one_of_three(exported, tmp_path):
