@@ -160,8 +160,11 @@ class Run:
         }
         report.write_steps(self.results, self.output)
 
-    def measure_training(self, cases, backend):
-        """Measures every engine on every case, each run in a new process."""
+    def measure_training(self, cases, backend, profiled=()):
+        """Measures every engine on every case, each run in a new process.
+
+        And says where the time of those `profiled` goes.
+        """
         import training_report
 
         log = self.output / LOG
@@ -174,8 +177,19 @@ class Run:
                     case = worker(training_case.prepare, case)
                     work = worker(training_case.work, case)
                 found = self._train(case, progress)
+                profiles = {}
+                for name in profiled:
+                    with self._failing(name, profiles), Worker(log) as worker:
+                        profiles[name] = worker(
+                            trainers.profile, self.registry[name], case
+                        )
                 self.results["cases"].append(
-                    {"size": case.size, **work, "engines": found}
+                    {
+                        "size": case.size,
+                        **work,
+                        "engines": found,
+                        "profiles": profiles,
+                    }
                 )
                 training_report.write(self.results, self.output)
 

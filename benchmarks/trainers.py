@@ -7,8 +7,12 @@ have the same sizes, the same batches, the same loss and Adam.
 Heavy imports wait until a process needs them, as in `engines`.
 """
 
+import collections
 import math
+import re
+import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from cases import SEED
@@ -26,6 +30,8 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 WARM_UP = 2  # steps
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
+# What the profiler calls an operation: where it is in the graph, and its kind.
+OPERATION = re.compile(r"[^:]*/[^:]*:(\w+)")
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
@@ -85,6 +91,29 @@ class Ours:
         )
         self.model.fit(batches, shuffle=False, verbose=0, callbacks=[timer])
         return seconds[1] - seconds[0]
+
+    def profile(self, batches) -> dict[str, float]:
+        """Trains an epoch; the seconds of each operation of TensorFlow.
+
+        Those of all threads, which add up to more than has passed where
+        operations run at the same time.
+        """
+        import tensorflow as tf
+        from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+        with tempfile.TemporaryDirectory() as folder:
+            with tf.profiler.experimental.Profile(folder):
+                self.train(batches)
+            [path] = Path(folder).glob("**/*.xplane.pb")
+            space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        seconds = collections.Counter()
+        for plane in space.planes:
+            for line in plane.lines:
+                for event in line.events:
+                    name = plane.event_metadata[event.metadata_id].name
+                    if operation := OPERATION.fullmatch(name):
+                        seconds[operation[1]] += event.duration_ps / 1e12
+        return dict(seconds.most_common())
 
     def peak_bytes(self):
         import keras
@@ -341,6 +370,8 @@ ENGINES = {
         )
     },
 }
+# Whose steps can be profiled: XLA makes one operation of them all.
+PROFILED = ("ours-float32", "ours-bfloat16")
 BASELINES = {"tensorflow": "torch-float32", "jax": "torch-bfloat16-compiled"}
 
 
@@ -367,6 +398,15 @@ def measure(engine: Engine, case: TrainingCase) -> dict:
         "ready_seconds": ready_seconds,
         "peak_bytes": trainer.peak_bytes(),
     }
+
+
+def profile(engine: Engine, case: TrainingCase) -> dict[str, float]:
+    """Where the time of a step goes, in milliseconds by operation."""
+    trainer = engine.library(case, engine.dtype, engine.is_compiled)
+    batch = synthetic_batch(case)
+    trainer.train(trainer.repeated(batch, WARM_UP))
+    seconds = trainer.profile(trainer.repeated(batch, case.steps))
+    return {name: 1000 * seconds[name] / case.steps for name in seconds}
 
 
 def _positions(hidden_dim):

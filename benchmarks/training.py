@@ -54,6 +54,12 @@ def measure(
             help="Two files, line by line: measure an epoch of them instead.",
         ),
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Also say where our steps spend their time."
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace what is there.")
     ] = False,
@@ -87,6 +93,12 @@ def measure(
     for file in text or ():
         if not file.is_file():
             raise FileNotFoundError(f"No such file: {file}.")
+    profiled = [name for name in trainers.PROFILED if name in names]
+    if profile and (text or not profiled):
+        raise ValueError(
+            "`--profile` is for random ids, and needs one of "
+            f"{', '.join(trainers.PROFILED)} in `--engines`."
+        )
     if backend == "jax" and engines.missing(["jax"]):
         raise ImportError(
             "`--backend jax` needs jax. `pip install jax` installs it."
@@ -110,7 +122,7 @@ def measure(
         steps=steps,
         text=[file.name for file in text or ()],
     )
-    run.measure_training(chosen, backend)
+    run.measure_training(chosen, backend, profiled if profile else ())
     print((output / "training.md").read_text("utf-8"), end="")
     if run.has_failed:
         raise typer.Exit(1)

@@ -19,6 +19,8 @@ HEADER = (
     "ready, s",
 )
 
+OPERATIONS = 15  # that have a line of their own in a profile
+
 NOTES = """\
 Each run in a new process, the engines by turns: median (least–most) of {runs}
 runs of {what}. The ratio is to
@@ -54,6 +56,7 @@ def write(results: dict, folder: Path):
         ),
         *report.about(results),
         *table(results),
+        *_profiles(results),
     ]
     report.write(folder / "training", lines, results)
     groups = [(case["size"], case["engines"]) for case in results["cases"]]
@@ -85,6 +88,31 @@ def table(results: dict) -> list[str]:
                 cells = [reason, *[""] * (len(HEADER) - 3)]
             rows.append([case["size"], engine.title, *cells])
     return report.table(HEADER, rows)
+
+
+def _profiles(results):
+    """Tables of where the time of our steps goes."""
+    engines = trainers.ENGINES[results["options"]["backend"]]
+    lines = []
+    for case in results["cases"]:
+        for name, milliseconds in case["profiles"].items():
+            engine = engines[name]
+            rate = results["ceilings"][f"{engine.dtype}_per_second"]
+            floor = 1000 * case["flops"] / rate / case["steps"]
+            rows = list(milliseconds.items())[:OPERATIONS]
+            rest = list(milliseconds.values())[OPERATIONS:]
+            rows = [("floor", floor), *rows, ("all others", sum(rest))]
+            lines += [
+                f"## {engine.title}, {case['size']}: a step by operation",
+                "",
+                "Milliseconds of all threads together.",
+                "",
+                *report.table(
+                    ["operation", "ms a step"],
+                    ([name, report.number(value)] for name, value in rows),
+                ),
+            ]
+    return lines
 
 
 def _cells(case, name, rate, baseline):

@@ -210,6 +210,20 @@ def test_our_engine_trains(name, modules):
     assert measured["peak_bytes"] > 2**20
 
 
+@pytest.mark.slow
+def test_says_where_the_time_of_a_step_goes(modules):
+    trainers = modules("trainers")
+    training_case = modules("training_case")
+    case = training_case.prepare(training_case.CASES["tensorflow"]["test"])
+    engine = trainers.ENGINES["tensorflow"]["ours-float32"]
+    milliseconds = trainers.profile(engine, case._replace(steps=2))
+    assert any("MatMul" in name for name in milliseconds)
+    assert list(milliseconds.values()) == sorted(
+        milliseconds.values(), reverse=True
+    )
+    assert all(name.isidentifier() for name in milliseconds)
+
+
 def test_reports_training(modules, tmp_path):
     def measured(*seconds):
         return {
@@ -240,6 +254,7 @@ def test_reports_training(modules, tmp_path):
                     "ours-bfloat16": measured(4.0, 5.0, 8.0),
                     "torch-float32": measured(20.0, 20.0, 20.0),
                 },
+                "profiles": {},
             }
         ],
     }
@@ -256,6 +271,16 @@ def test_reports_training(modules, tmp_path):
         "| base | MarianMT (PyTorch), float32 | not measured: failed / badly "
         f"|{'  |' * 6}",
     ]
+    results["cases"][0]["profiles"]["ours-bfloat16"] = {
+        f"Operation{number}": 20.0 - number for number in range(20)
+    }
+    modules("training_report").write(results, tmp_path)
+    profiled = (tmp_path / "training.md").read_text("utf-8").splitlines()
+    assert profiled[: len(lines)] == lines
+    assert "| floor | 250 |" in profiled
+    assert "| Operation14 | 6.00 |" in profiled
+    assert "| Operation15 | 5.00 |" not in profiled
+    assert profiled[-1] == "| all others | 15.0 |"
     assert "- left out: MarianMT (PyTorch), float32, failed" in "\n".join(lines)
     assert json.loads((tmp_path / "training.json").read_text()) == results
     assert (tmp_path / "training.png").read_bytes().startswith(PNG)
@@ -273,6 +298,10 @@ def test_reports_training(modules, tmp_path):
         (
             ["--backend", "jax", "--engines", "ours-float32"],
             "`--engines` must be of ours-bfloat16-xla, ",
+        ),
+        (
+            ["--profile", "--engines", "torch-float32"],
+            "`--profile` is for random ids, and needs one of ours-float32, ",
         ),
         (["--steps", "0"], "Invalid value for '--steps'"),
         (["--text", "train.en"], "Option '--text' requires 2 arguments."),
