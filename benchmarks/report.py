@@ -255,6 +255,7 @@ def _draw_bars(axes, groups, titles, baseline):
         if name != baseline and any(name in engines for _, engines in groups)
     ]
     width = 0.8 / max(len(names), 1)
+    axes.set_prop_cycle(color=plt.colormaps["tab20"].colors)
     for place, name in enumerate(names):
         # What the engine or the baseline lacks is an empty place.
         ratios = [
