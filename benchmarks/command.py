@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,20 @@ def run(app):
     name = Path(sys.argv[0]).name
     print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def listed(option: str, text: str, choices=None) -> list[str]:
+    """The names in an option with commas, each of them once."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"`{option}` must not be empty.")
+    for name in names:
+        if choices is not None and name not in choices:
+            raise ValueError(
+                f"`{option}` must be of {', '.join(choices)}. Received: "
+                f"{name!r}."
+            )
+    return list(dict.fromkeys(names))
 
 
 def run_elsewhere(program, job: dict, log, environment=None):
@@ -50,6 +65,18 @@ def run_elsewhere(program, job: dict, log, environment=None):
                 f"{log.name} has what it said."
             )
         return json.loads(result.read_text("utf-8"))
+
+
+def peak_bytes() -> int:
+    """Most resident memory that this process has had."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text("utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    # On Linux this would count the process that started this one too.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def make_folder(path, overwrite):

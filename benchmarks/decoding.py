@@ -18,6 +18,7 @@ import command
 import engines
 import text_case
 import typer
+from cases import SOURCE_LENGTH
 from cases import VOCABULARY_SIZES
 from cases import Case
 from run import Run
@@ -84,8 +85,8 @@ def measure(
         --source test.en
       python benchmarks/decoding.py -o runs/steps --step-plot
     """  # noqa: D301
-    chosen_sizes = _listed("--sizes", sizes, VOCABULARY_SIZES)
-    searches = _listed("--search", search)
+    chosen_sizes = command.listed("--sizes", sizes, VOCABULARY_SIZES)
+    searches = command.listed("--search", search)
     for name in searches:
         if not SEARCH.fullmatch(name):
             raise ValueError(
@@ -98,11 +99,13 @@ def measure(
     if text and step_plot:
         raise ValueError("Give `--text` or `--step-plot`, not both.")
     registry = text_case.ENGINES if text else engines.ENGINES
-    names = _listed(
+    names = command.listed(
         "--engines", ",".join(registry) if engine == "all" else engine, registry
     )
     command.make_folder(output, overwrite)
-    run = Run(output, registry, [] if step_plot else names, runs)
+    if step_plot:
+        names = []
+    run = Run(output, registry, names, runs, source_length=SOURCE_LENGTH)
     if text:
         run.measure_text(text, source, searches)
     elif step_plot:
@@ -119,21 +122,8 @@ def measure(
         raise typer.Exit(1)
 
 
-def _listed(option, text, choices=None):
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise ValueError(f"`{option}` must not be empty.")
-    for name in names:
-        if choices is not None and name not in choices:
-            raise ValueError(
-                f"`{option}` must be of {', '.join(choices)}. Received: "
-                f"{name!r}."
-            )
-    return list(dict.fromkeys(names))
-
-
 def _numbers(option, text):
-    names = _listed(option, text)
+    names = command.listed(option, text)
     for name in names:
         if not name.isdecimal() or int(name) < 1:
             raise ValueError(

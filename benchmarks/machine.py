@@ -15,6 +15,7 @@ PACKAGES = (
     "keras-transformer",
     "tensorflow",
     "keras",
+    "jax",
     "numpy",
     "ctranslate2",
     "keras-hub",
@@ -28,8 +29,10 @@ FLAGS = {
     "bf16": ("avx512_bf16", "amx_bf16"),
 }
 FLOAT_BYTES = 4
+DTYPES = ("float32", "bfloat16")
 # Side of the square matrices whose product is measured.
 MATRIX_SIZE = 2048
+GPU_MATRIX_SIZE = 8192
 # Each measurement is repeated for so long, in seconds; the best counts.
 PROBE_SECONDS = 0.3
 # What is less is read in no time, and Python would be measured.
@@ -73,23 +76,57 @@ def versions() -> dict[str, str]:
 
 
 def ceilings() -> dict[str, float]:
-    """Measures the best float32 matrix product, and reading from memory.
+    """Measures the best matrix products, and reading from memory.
 
     Returns:
-        Floating-point operations and bytes, both a second.
+        Floating-point operations of each dtype and bytes, all a second.
+    """
+    return {**product_rates(), "bytes_per_second": bandwidth(MEMORY_BYTES)}
+
+
+def product_rates() -> dict[str, float]:
+    """Measures the best matrix product of each dtype on the processor.
+
+    Returns:
+        Floating-point operations a second.
     """
     import tensorflow as tf
 
     random = np.random.default_rng(1)
     x = random.random((MATRIX_SIZE, MATRIX_SIZE), dtype="float32")
-    tensor = tf.constant(x)
-    seconds = _best_seconds(
-        lambda: np.matmul(x, x), lambda: tf.matmul(tensor, tensor).numpy()
-    )
-    return {
-        "float32_per_second": 2 * MATRIX_SIZE**3 / seconds,
-        "bytes_per_second": bandwidth(MEMORY_BYTES),
-    }
+    rates = {}
+    for dtype in DTYPES:
+        tensor = tf.cast(x, dtype)
+        calls = [lambda tensor=tensor: tf.matmul(tensor, tensor).numpy()]
+        if dtype == "float32":
+            calls.append(lambda: np.matmul(x, x))
+        rates[f"{dtype}_per_second"] = (
+            2 * MATRIX_SIZE**3 / _best_seconds(*calls)
+        )
+    return rates
+
+
+def jax_product_rates() -> dict:
+    """Measures the same on JAX's device, a GPU where there is one.
+
+    Returns:
+        The name of the device, and floating-point operations a second.
+    """
+    import jax
+
+    [device, *_] = jax.local_devices()
+    size = MATRIX_SIZE if device.platform == "cpu" else GPU_MATRIX_SIZE
+    product = jax.jit(jax.numpy.matmul)
+    rates = {"device": device.device_kind}
+    for dtype in DTYPES:
+        x = jax.random.uniform(jax.random.key(1), (size, size), dtype)
+        seconds = _best_seconds(lambda x=x: product(x, x).block_until_ready())
+        rates[f"{dtype}_per_second"] = 2 * size**3 / seconds
+    return rates
+
+
+# By the backend of Keras.
+PRODUCT_RATES = {"tensorflow": product_rates, "jax": jax_product_rates}
 
 
 def bandwidth(num_bytes: int) -> float:

@@ -153,28 +153,10 @@ class Marian:
 
     def __init__(self, folder):
         import torch
-        from transformers import MarianConfig
         from transformers import MarianMTModel
 
-        sizes = read_sizes(folder)
         torch.manual_seed(SEED)
-        config = MarianConfig(
-            vocab_size=sizes["vocabulary_size"],
-            d_model=sizes["hidden_dim"],
-            encoder_layers=sizes["num_layers"],
-            decoder_layers=sizes["num_layers"],
-            encoder_attention_heads=sizes["num_heads"],
-            decoder_attention_heads=sizes["num_heads"],
-            encoder_ffn_dim=sizes["intermediate_dim"],
-            decoder_ffn_dim=sizes["intermediate_dim"],
-            activation_function="relu",
-            scale_embedding=True,
-            pad_token_id=PAD_TOKEN_ID,
-            bos_token_id=START_TOKEN_ID,
-            decoder_start_token_id=START_TOKEN_ID,
-            eos_token_id=END_TOKEN_ID,
-            forced_eos_token_id=None,
-        )
+        config = marian_config(read_sizes(folder))
         self.model = MarianMTModel(config).eval()
 
     def settings(self, case):
@@ -203,3 +185,27 @@ class Marian:
 
     def target_ids(self, outputs):
         return outputs[:, 1:].tolist()
+
+
+def marian_config(sizes, **options):
+    """A `MarianConfig` of these sizes, by the names of our arguments."""
+    from transformers import MarianConfig
+
+    return MarianConfig(
+        vocab_size=sizes["vocabulary_size"],
+        d_model=sizes["hidden_dim"],
+        encoder_layers=sizes["num_layers"],
+        decoder_layers=sizes["num_layers"],
+        encoder_attention_heads=sizes["num_heads"],
+        decoder_attention_heads=sizes["num_heads"],
+        encoder_ffn_dim=sizes["intermediate_dim"],
+        decoder_ffn_dim=sizes["intermediate_dim"],
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=PAD_TOKEN_ID,
+        bos_token_id=START_TOKEN_ID,
+        decoder_start_token_id=START_TOKEN_ID,
+        eos_token_id=END_TOKEN_ID,
+        forced_eos_token_id=None,
+        **options,
+    )

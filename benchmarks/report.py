@@ -5,6 +5,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+from machine import DTYPES
 
 matplotlib.use("Agg")
 
@@ -51,15 +52,15 @@ def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
             runs=results["options"]["runs"],
             source=results["options"]["source_length"],
         ),
-        *_about(results),
+        *about(results),
         "## Milliseconds a step",
         "",
-        *_table(
+        *table(
             [*CASE_COLUMNS, "floor", *(titles[name] for name in names)],
             (
                 [
                     *_case_cells(case),
-                    _number(case["floor"]["floor_ms"]),
+                    number(case["floor"]["floor_ms"]),
                     *(_speed(case, name, baseline) for name in names),
                 ]
                 for case in results["cases"]
@@ -70,7 +71,7 @@ def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
         "A setting is the fastest of those tried; float32 sums in another "
         "order, and so may choose other tokens.",
         "",
-        *_table(
+        *table(
             [*CASE_COLUMNS, *(titles[name] for name in names)],
             (
                 [
@@ -81,7 +82,7 @@ def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
             ),
         ),
     ]
-    _write(folder / "decoding", lines, results)
+    write(folder / "decoding", lines, results)
     panels = {}
     for case in results["cases"]:
         panels.setdefault(f"{case['size']}, {case['search']}", []).append(
@@ -101,10 +102,10 @@ def write_text(results: dict, folder: Path, titles: dict, baseline: str):
                 [
                     case["search"],
                     titles[name],
-                    _spread(seconds),
-                    _number(results["num_sentences"] / np.median(seconds)),
-                    _ratio_cell(case["engines"], name, baseline),
-                    _number(np.median(engine["first_result_seconds"])),
+                    spread(seconds),
+                    number(results["num_sentences"] / np.median(seconds)),
+                    ratio_cell(case["engines"], name, baseline),
+                    number(np.median(engine["first_result_seconds"])),
                     f"{np.median(engine['peak_bytes']) / 2**20:,.0f}",
                     "" if same is None else f"{same:.1%}",
                     _setting(engine["setting"]),
@@ -117,8 +118,8 @@ def write_text(results: dict, folder: Path, titles: dict, baseline: str):
             runs=results["options"]["runs"],
             sentences=f"{results['num_sentences']:,}",
         ),
-        *_about(results),
-        *_table(
+        *about(results),
+        *table(
             [
                 "search",
                 "engine",
@@ -133,7 +134,7 @@ def write_text(results: dict, folder: Path, titles: dict, baseline: str):
             cells,
         ),
     ]
-    _write(folder / "text", lines, results)
+    write(folder / "text", lines, results)
     groups = [(case["search"], case["engines"]) for case in results["cases"]]
     panels = {f"{results['num_sentences']:,} sentences": groups}
     draw_ratios(panels, folder / "text.png", titles, baseline)
@@ -188,8 +189,63 @@ def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{titles[baseline]} = 1")
-        axes.legend(fontsize="small", ncols=3)
+        if axes.containers:  # something beside the baseline
+            axes.legend(fontsize="small", ncols=3)
     _save(figure, path)
+
+
+def about(results: dict) -> list[str]:
+    """The machine, the versions and what was left out."""
+    machine = results["machine"]
+    flags = [name for name, has in machine["flags"].items() if has]
+    lines = [
+        f"- {machine['cpu']}, {machine['cores']} cores "
+        f"({', '.join(flags) or 'none of AVX-512, VNNI, bfloat16'}), "
+        f"{machine['memory_gib']} GiB memory, {machine['system']}",
+        "- " + ", ".join(f"{k} {v}" for k, v in results["versions"].items()),
+    ]
+    if "ceilings" in results:
+        lines.append(f"- measured ceilings: {_ceilings(results['ceilings'])}")
+    for name, reason in results["skipped"].items():
+        lines.append(f"- left out: {name}, {reason}")
+    return [*lines, ""]
+
+
+def table(header, rows) -> list[str]:
+    """A table in Markdown, and an empty line."""
+    return [
+        f"| {' | '.join(map(str, cells))} |"
+        for cells in (header, ["---"] * len(header), *rows)
+    ] + [""]
+
+
+def write(path: Path, lines: list[str], results: dict):
+    """Writes the lines as `.md` and the results as `.json`."""
+    text = "\n".join(lines).rstrip() + "\n"
+    path.with_suffix(".md").write_text(text, "utf-8")
+    _write_json(path.with_suffix(".json"), results)
+
+
+def ratio_cell(engines: dict, name: str, baseline: str) -> str:
+    """Median of how often the engine does the baseline's work meanwhile."""
+    ratios = _ratios(engines, name, baseline)
+    return f"{np.median(ratios):.2f}" if ratios else ""
+
+
+def spread(values) -> str:
+    """Median (least–most)."""
+    return (
+        f"{number(np.median(values))} "
+        f"({number(values.min())}–{number(values.max())})"
+    )
+
+
+def number(value) -> str:
+    """Three digits that count, without an exponent."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    digits = 2 - int(np.floor(np.log10(value))) if value > 0 else 0
+    return f"{value:.{min(digits, 6)}f}"
 
 
 def _draw_bars(axes, groups, titles, baseline):
@@ -199,6 +255,7 @@ def _draw_bars(axes, groups, titles, baseline):
         if name != baseline and any(name in engines for _, engines in groups)
     ]
     width = 0.8 / max(len(names), 1)
+    axes.set_prop_cycle(color=plt.colormaps["tab20"].colors)
     for place, name in enumerate(names):
         # What the engine or the baseline lacks is an empty place.
         ratios = [
@@ -243,33 +300,13 @@ def _ratios(engines, name, baseline):
     ]
 
 
-def _ratio_cell(engines, name, baseline):
-    ratios = _ratios(engines, name, baseline)
-    return f"{np.median(ratios):.2f}" if ratios else ""
-
-
 def _speed(case, name, baseline):
     if name not in case["engines"]:
         return ""
     seconds = np.array(case["engines"][name]["seconds"])
-    ratio = _ratio_cell(case["engines"], name, baseline)
-    milliseconds = _spread(1000 * seconds / case["length"])
+    ratio = ratio_cell(case["engines"], name, baseline)
+    milliseconds = spread(1000 * seconds / case["length"])
     return f"{milliseconds} **{ratio}**" if ratio else milliseconds
-
-
-def _spread(values):
-    return (
-        f"{_number(np.median(values))} "
-        f"({_number(values.min())}–{_number(values.max())})"
-    )
-
-
-def _number(value):
-    """Three digits that count, without an exponent."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    digits = 2 - int(np.floor(np.log10(value))) if value > 0 else 0
-    return f"{value:.{min(digits, 6)}f}"
 
 
 def _setting_cell(case, name):
@@ -290,39 +327,18 @@ def _setting(setting):
     )
 
 
-def _about(results):
-    """The machine, the versions and what was left out."""
-    machine = results["machine"]
-    flags = [name for name, has in machine["flags"].items() if has]
-    lines = [
-        f"- {machine['cpu']}, {machine['cores']} cores "
-        f"({', '.join(flags) or 'none of AVX-512, VNNI, bfloat16'}), "
-        f"{machine['memory_gib']} GiB memory, {machine['system']}",
-        "- " + ", ".join(f"{k} {v}" for k, v in results["versions"].items()),
+def _ceilings(ceilings):
+    parts = [
+        f"{dtype} matrix product "
+        f"{ceilings[f'{dtype}_per_second'] / 1e9:,.0f} GFLOP/s"
+        for dtype in DTYPES
     ]
-    if "ceilings" in results:
-        ceilings = results["ceilings"]
-        lines.append(
-            "- measured ceilings: float32 matrix product "
-            f"{ceilings['float32_per_second'] / 1e9:,.0f} GFLOP/s, memory read "
-            f"{ceilings['bytes_per_second'] / 1e9:,.0f} GB/s"
-        )
-    for name, reason in results["skipped"].items():
-        lines.append(f"- left out: {name}, {reason}")
-    return [*lines, ""]
-
-
-def _table(header, rows):
-    return [
-        f"| {' | '.join(map(str, cells))} |"
-        for cells in (header, ["---"] * len(header), *rows)
-    ] + [""]
-
-
-def _write(path, lines, results):
-    text = "\n".join(lines).rstrip() + "\n"
-    path.with_suffix(".md").write_text(text, "utf-8")
-    _write_json(path.with_suffix(".json"), results)
+    if "bytes_per_second" in ceilings:
+        bytes_per_second = ceilings["bytes_per_second"]
+        parts.append(f"memory read {bytes_per_second / 1e9:,.0f} GB/s")
+    if "device" in ceilings:
+        parts.append(f"of {ceilings['device']}")
+    return ", ".join(parts)
 
 
 def _write_json(path, results):

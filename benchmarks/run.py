@@ -18,7 +18,8 @@ import machine
 import rich.console
 import steps
 import text_case
-from cases import SOURCE_LENGTH
+import trainers
+import training_case
 from cases import make_weights
 from rich.progress import MofNCompleteColumn
 from rich.progress import Progress
@@ -61,9 +62,12 @@ class Run:
         registry: The engines by name.
         names: Those to measure.
         runs: How often.
+        **options: What else to write into the results.
     """
 
-    def __init__(self, output: Path, registry: dict, names, runs: int):
+    def __init__(
+        self, output: Path, registry: dict, names, runs: int, **options
+    ):
         if engines.missing(["matplotlib"]):
             raise ImportError(
                 "The plots need matplotlib. `pip install matplotlib` installs "
@@ -75,7 +79,7 @@ class Run:
         self.runs = runs
         self.has_failed = False
         self.results = {
-            "options": {"runs": runs, "source_length": SOURCE_LENGTH},
+            "options": {"runs": runs, **options},
             "machine": machine.describe(),
             "versions": machine.versions(),
             "skipped": {},
@@ -156,6 +160,39 @@ class Run:
         }
         report.write_steps(self.results, self.output)
 
+    def measure_training(self, cases, backend, profiled=()):
+        """Measures every engine on every case, each run in a new process.
+
+        And says where the time of those `profiled` goes.
+        """
+        import training_report
+
+        log = self.output / LOG
+        with Worker(log) as meter:
+            self.results["ceilings"] = meter(machine.PRODUCT_RATES[backend])
+        calls = len(cases) * len(self.names) * self.runs
+        with self._progress(calls) as progress:
+            for case in cases:
+                with Worker(log) as worker:
+                    case = worker(training_case.prepare, case)
+                    work = worker(training_case.work, case)
+                found = self._train(case, progress)
+                profiles = {}
+                for name in profiled:
+                    with self._failing(name, profiles), Worker(log) as worker:
+                        profiles[name] = worker(
+                            trainers.profile, self.registry[name], case
+                        )
+                self.results["cases"].append(
+                    {
+                        "size": case.size,
+                        **work,
+                        "engines": found,
+                        "profiles": profiles,
+                    }
+                )
+                training_report.write(self.results, self.output)
+
     def _start(self, stack, size):
         """Makes the weights of a size, and a process for each engine."""
         log = self.output / LOG
@@ -227,6 +264,25 @@ class Run:
         self.results["cases"].append(
             {"search": job["search"], "engines": found}
         )
+
+    def _train(self, case, progress):
+        """What each engine measures, a list of the runs for each key."""
+        alive = dict.fromkeys(self.names)
+        found = {name: {} for name in self.names}
+        for name in _in_turn(self.names, self.runs):
+            progress.label(f"{case.size}: {name}")
+            if name in alive:
+                with (
+                    self._failing(name, alive),
+                    Worker(self.output / LOG) as worker,
+                ):
+                    measured = worker(
+                        trainers.measure, self.registry[name], case
+                    )
+                    for key, value in measured.items():
+                        found[name].setdefault(key, []).append(value)
+            progress.advance()
+        return {name: found[name] for name in found if name in alive}
 
     def _best_setting(self, log, name, job):
         settings = text_case.ENGINES[name].settings()

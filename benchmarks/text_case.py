@@ -8,7 +8,6 @@ runs this file and imports nothing but what its engine needs.
 import importlib.util
 import json
 import os
-import resource
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from cases import search_of
 from cases import thread_settings
 from cases import width_of
+from command import peak_bytes
 from command import run_elsewhere
 
 # Batches that CTranslate2 may take, in source tokens; its documentation
@@ -235,18 +235,6 @@ def measure(
 def measure_elsewhere(log, **job) -> dict:
     """Runs `measure` in a new process; what it prints goes to `log`."""
     return run_elsewhere(__file__, job, log)
-
-
-def peak_bytes() -> int:
-    """Most resident memory that this process has had."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text("utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    # On Linux this would count the process that started this one too.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 if __name__ == "__main__":

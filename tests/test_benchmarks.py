@@ -1,6 +1,8 @@
 """The benchmarks run, on sizes that measure nothing."""
 
+import importlib
 import importlib.util
+import itertools
 import json
 import os
 import pathlib
@@ -8,19 +10,30 @@ import subprocess
 import sys
 
 import keras
+import numpy as np
 import pytest
 
 import keras_transformer as kt
 
-SCRIPT = pathlib.Path(__file__).parents[1] / "benchmarks" / "decoding.py"
+BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
+SCRIPT = BENCHMARKS / "decoding.py"
+TRAINING = BENCHMARKS / "training.py"
 CASE = "--sizes test --batch 2 --search beam2 --length 3 --runs 1".split()
 HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
 PNG = b"\x89PNG"
 
 
-def benchmark(*arguments, **environment):
+@pytest.fixture(scope="module")
+def modules():
+    """Imports a file of the folder by its name, as its commands do."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS))
+
+
+def benchmark(*arguments, script=SCRIPT, **environment):
     return subprocess.run(
-        [sys.executable, SCRIPT, *map(str, arguments)],
+        [sys.executable, script, *map(str, arguments)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -146,3 +159,196 @@ def test_measures_steps_at_every_position(tmp_path):
         assert [len(row) for row in curve["ms_per_step"]] == [10, 10]
     assert len(results["curves"]) == 2
     assert (tmp_path / "steps.png").read_bytes().startswith(PNG)
+
+
+def test_counts_the_products_of_a_training_step(modules):
+    sizes = {"num_layers": 7, "hidden_dim": 33, "intermediate_dim": 17}
+    batch, target, source, vocabulary_size = 2, 3, 5, 13
+    # Rows, terms and columns of each product.
+    source_layer = 4 * (source * 33 * 33) + 2 * (source * 33 * 17)
+    source_layer += 2 * (source * source * 33)
+    target_layer = 4 * (target * 33 * 33) + 2 * (target * 33 * 17)
+    target_layer += 2 * ((1 + 2 + 3) * 33)
+    across = 2 * (target * 33 * 33) + 2 * (source * 33 * 33)
+    across += 2 * (target * source * 33)
+    forward = 7 * (source_layer + target_layer + across)
+    forward += target * 33 * vocabulary_size
+    # Each a multiplication and a sum, once forward and twice backward.
+    assert modules("training_case").flops_of_step(
+        sizes, vocabulary_size, batch, source, target
+    ) == 6 * (batch * forward)
+
+
+def test_counts_the_work_of_a_run(modules):
+    training_case = modules("training_case")
+    case = training_case.CASES["tensorflow"]["test"]
+    case = training_case.prepare(case)
+    inputs, labels, weights = training_case.synthetic_batch(case)
+    assert inputs["source_ids"].shape == (8, 12)
+    assert weights.all() and labels.all()
+    np.testing.assert_array_equal(inputs["target_ids"][:, 1:], labels[:, :-1])
+    one = training_case.work(case._replace(steps=1))
+    three = training_case.work(case._replace(steps=3))
+    assert one["target_tokens"] == 8 * 12
+    assert three == {name: 3 * count for name, count in one.items()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ours-float32",
+        pytest.param("ours-bfloat16-xla", marks=pytest.mark.slow),
+    ],
+)
+def test_our_engine_trains(name, modules):
+    trainers = modules("trainers")
+    engine = trainers.ENGINES["tensorflow"][name]
+    training_case = modules("training_case")
+    case = training_case.prepare(training_case.CASES["tensorflow"]["test"])
+    measured = trainers.measure(engine, case._replace(steps=2))
+    assert 0 < measured["seconds"] < measured["ready_seconds"]
+    assert measured["peak_bytes"] > 2**20
+
+
+@pytest.mark.slow
+def test_says_where_the_time_of_a_step_goes(modules):
+    trainers = modules("trainers")
+    training_case = modules("training_case")
+    case = training_case.prepare(training_case.CASES["tensorflow"]["test"])
+    engine = trainers.ENGINES["tensorflow"]["ours-float32"]
+    milliseconds = trainers.profile(engine, case._replace(steps=2))
+    assert any("MatMul" in name for name in milliseconds)
+    assert list(milliseconds.values()) == sorted(
+        milliseconds.values(), reverse=True
+    )
+    assert all(name.isidentifier() for name in milliseconds)
+
+
+def test_reports_training(modules, tmp_path):
+    def measured(*seconds):
+        return {
+            "seconds": list(seconds),
+            "ready_seconds": [9.0] * len(seconds),
+            "peak_bytes": [2**30] * len(seconds),
+        }
+
+    results = {
+        "options": {
+            "backend": "tensorflow",
+            "engines": ["ours-bfloat16", "torch-float32", "marian-float32"],
+            "runs": 3,
+            "steps": 10,
+            "text": [],
+        },
+        "machine": modules("machine").describe(),
+        "versions": {"python": "3.11"},
+        "skipped": {"MarianMT (PyTorch), float32": "failed | badly"},
+        "ceilings": {"float32_per_second": 2e11, "bfloat16_per_second": 4e11},
+        "cases": [
+            {
+                "size": "base",
+                "steps": 10,
+                "target_tokens": 8_000,
+                "flops": 10**12,
+                "engines": {
+                    "ours-bfloat16": measured(4.0, 5.0, 8.0),
+                    "torch-float32": measured(20.0, 20.0, 20.0),
+                },
+                "profiles": {},
+            }
+        ],
+    }
+    modules("training_report").write(results, tmp_path)
+    lines = (tmp_path / "training.md").read_text("utf-8").splitlines()
+    assert lines[-5:] == [
+        "| size | engine | target tokens/s | ratio | ms a step | floor, ms "
+        "| share of peak | peak MiB | ready, s |",
+        f"|{' --- |' * 9}",
+        "| base | ours, bfloat16 | 1,600 (1,000–2,000) | 4.00 | 500 | 250 "
+        "| 50% | 1,024 | 9.00 |",
+        "| base | torch nn.Transformer, float32 | 400 (400–400) | 1.00 "
+        "| 2,000 | 500 | 25% | 1,024 | 9.00 |",
+        "| base | MarianMT (PyTorch), float32 | not measured: failed / badly "
+        f"|{'  |' * 6}",
+    ]
+    results["cases"][0]["profiles"]["ours-bfloat16"] = {
+        f"Operation{number}": 20.0 - number for number in range(20)
+    }
+    modules("training_report").write(results, tmp_path)
+    profiled = (tmp_path / "training.md").read_text("utf-8").splitlines()
+    assert profiled[: len(lines)] == lines
+    assert "| floor | 250 |" in profiled
+    assert "| Operation14 | 6.00 |" in profiled
+    assert "| Operation15 | 5.00 |" not in profiled
+    assert profiled[-1] == "| all others | 15.0 |"
+    assert "- left out: MarianMT (PyTorch), float32, failed" in "\n".join(lines)
+    assert json.loads((tmp_path / "training.json").read_text()) == results
+    assert (tmp_path / "training.png").read_bytes().startswith(PNG)
+    # What the README shows is what the command prints.
+    readme = (BENCHMARKS / "README.md").read_text("utf-8")
+    assert lines[-5] in readme
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--backend", "torch"], "`--backend` must be one of tensorflow, jax."),
+        (["--sizes", "big"], "`--sizes` must be of test, tiny, base."),
+        (["--engines", "ours"], "`--engines` must be of ours-float32, "),
+        (
+            ["--backend", "jax", "--engines", "ours-float32"],
+            "`--engines` must be of ours-bfloat16-xla, ",
+        ),
+        (
+            ["--profile", "--engines", "torch-float32"],
+            "`--profile` is for random ids, and needs one of ours-float32, ",
+        ),
+        (["--steps", "0"], "Invalid value for '--steps'"),
+        (["--text", "train.en"], "Option '--text' requires 2 arguments."),
+        (["--text", "train.en", "train.de"], "No such file: train.en."),
+    ],
+)
+def test_a_bad_option_of_training_is_one_line(arguments, message, tmp_path):
+    process = benchmark("-o", tmp_path, *arguments, script=TRAINING)
+    assert process.returncode == 2
+    [line] = process.stderr.splitlines()
+    assert line.startswith("training.py: ")
+    assert message in line
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_measures_epochs_of_real_text(tmp_path):
+    syllables = ["".join(pair) for pair in itertools.product("bdgklm", "aeiou")]
+    words = ["".join(pair) for pair in itertools.product(syllables, repeat=2)]
+    lines = [" ".join(words[i : i + 5]) for i in range(100)]
+    files = [tmp_path / "source.txt", tmp_path / "target.txt"]
+    for file in files:
+        file.write_text("\n".join(lines), "utf-8")
+    output = tmp_path / "output"
+    process = benchmark(
+        *["-o", output, "--sizes", "test", "--engines", "ours-float32"],
+        *["--runs", 2, "--text", *files],
+        script=TRAINING,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.stdout == (output / "training.md").read_text("utf-8")
+    assert "an epoch of source.txt and target.txt" in process.stdout
+    results = json.loads((output / "training.json").read_text("utf-8"))
+    [case] = results["cases"]
+    tokenizer = kt.Tokenizer.load(output / "test.model")
+    tokens = sum(len(ids) + 1 for ids in tokenizer.encode(lines))  # the end
+    assert case["target_tokens"] == tokens
+    assert case["steps"] > 1
+    assert len(case["engines"]["ours-float32"]["seconds"]) == 2
+
+
+@pytest.mark.slow
+def test_measures_training_on_jax(tmp_path):
+    process = benchmark(
+        *["-o", tmp_path, "--backend", "jax", "--sizes", "test"],
+        *["--runs", 1, "--steps", 2, "--engines", "ours-bfloat16-xla"],
+        script=TRAINING,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert "| test | ours, bfloat16, XLA |" in process.stdout

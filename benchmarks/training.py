@@ -1,0 +1,132 @@
+"""Measures training: ours and other libraries, side by side in one run.
+
+    python benchmarks/training.py --output runs/training
+
+`pip install '.[benchmarks]'` installs what it compares with; an engine that is
+not there is left out. Leave the machine alone while it runs.
+
+Nothing heavy is imported here: every engine runs in a process of its own,
+which reads this file too.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import command
+import engines
+import trainers
+import typer
+from run import Run
+from training_case import CASES
+from training_case import Text
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def measure(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the results.")
+    ] = Path("runs/training"),
+    backend: Annotated[
+        str, typer.Option(help="Keras's: tensorflow, or jax for a GPU.")
+    ] = "tensorflow",
+    sizes: Annotated[
+        str,
+        typer.Option(
+            help="Of test, tiny, base, on jax test, base, big; with commas."
+        ),
+    ] = "",
+    engine: Annotated[
+        str, typer.Option("--engines", help="Which engines; all by default.")
+    ] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Batches of a run.")] = 10,
+    runs: Annotated[int, typer.Option(min=1, help="Rounds to measure.")] = 5,
+    text: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="SOURCE TARGET",
+            help="Two files, line by line: measure an epoch of them instead.",
+        ),
+    ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Also say where our steps spend their time."
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what is there.")
+    ] = False,
+):
+    """Measure training: ours and other libraries by turns.
+
+    All with the same sizes, batches, loss and optimizer, each run in a new
+    process. Prints a table, and writes it with the raw times and a plot.
+
+    Engines: ours and keras-hub, each -float32, -float32-xla, -bfloat16 and
+    -bfloat16-xla; torch-float32, torch-float32-compiled, torch-bfloat16,
+    torch-bfloat16-compiled; marian-float32, marian-bfloat16. On jax those of
+    bfloat16, Keras compiled: 25,000 tokens on each side, for a GPU.
+
+    \b
+    Example:
+      python benchmarks/training.py -o runs/training --sizes tiny
+      python benchmarks/training.py -o runs/epochs --sizes tiny \\
+        --text train.en train.de
+      python benchmarks/training.py -o runs/gpu --backend jax
+    """  # noqa: D301
+    if backend not in CASES:
+        raise ValueError(
+            f"`--backend` must be one of {', '.join(CASES)}. Received: "
+            f"{backend!r}."
+        )
+    cases, registry = CASES[backend], trainers.ENGINES[backend]
+    all_sizes = ",".join(size for size in cases if size != "test")
+    chosen_sizes = command.listed("--sizes", sizes or all_sizes, cases)
+    names = command.listed("--engines", engine or ",".join(registry), registry)
+    for file in text or ():
+        if not file.is_file():
+            raise FileNotFoundError(f"No such file: {file}.")
+    profiled = [name for name in trainers.PROFILED if name in names]
+    if profile and (text or not profiled):
+        raise ValueError(
+            "`--profile` is for random ids, and needs one of "
+            f"{', '.join(trainers.PROFILED)} in `--engines`."
+        )
+    if backend == "jax" and engines.missing(["jax"]):
+        raise ImportError(
+            "`--backend jax` needs jax. `pip install jax` installs it."
+        )
+    command.make_folder(output, overwrite)
+    os.environ["KERAS_BACKEND"] = backend  # of the processes started here
+    chosen = []
+    for size in chosen_sizes:
+        case = cases[size]._replace(steps=steps)
+        if text:
+            made = output / f"{size}.model", output / f"{size}.pickle"
+            case = case._replace(text=Text(*map(os.fspath, (*text, *made))))
+        chosen.append(case)
+    run = Run(
+        output,
+        registry,
+        names,
+        runs,
+        backend=backend,
+        engines=names,
+        steps=steps,
+        text=[file.name for file in text or ()],
+    )
+    run.measure_training(chosen, backend, profiled if profile else ())
+    print((output / "training.md").read_text("utf-8"), end="")
+    if run.has_failed:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    command.run(app)
