@@ -732,9 +732,9 @@ def _start_watcher():
             signal.signal(number, signal.SIG_IGN)
         if not os.read(watched, 1):
             print(
-                "keras-transformer: This process was ended by force, as jax "
-                "does when the first process is lost. The same command in all "
-                "processes goes on from the last checkpoint.",
+                "keras-transformer: This process was ended by force: by a "
+                "signal, or by jax, as the first process is lost. The same "
+                "command in all processes goes on from the last checkpoint.",
                 file=sys.stderr,
                 flush=True,
             )

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.functions import halves
+
 BITS = 16  # of a random number: shares are rounded to 1 / 65,536
 
 
@@ -10,10 +12,11 @@ BITS = 16  # of a random number: shares are rounded to 1 / 65,536
 class Dropout(keras.layers.Dropout):
     """Drops entries in training and scales the others up.
 
-    As `keras.layers.Dropout`, from two entries a random number of 32 bits
-    where Keras draws one for each: on a processor the random numbers are most
-    of what dropout costs. The share is rounded to a multiple of `2^-16`, and
-    what is kept scaled by the inverse of what that keeps.
+    As `keras.layers.Dropout`, but with TensorFlow from two entries a random
+    number of 32 bits where Keras draws one for each: on a processor the random
+    numbers are most of what dropout costs. The share is rounded to a multiple
+    of `2^-16`, and what is kept scaled by the inverse of what that keeps. JAX
+    draws integers from twice their bits, which would save nothing.
 
     Args:
         rate: Share to drop, in `[0, 1)`.
@@ -29,10 +32,9 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs, training=False):
         dropped = round(self.rate * 2**BITS)
-        width = inputs.shape[-1]
-        by_two = isinstance(width, int) and width % 2 == 0
-        if not (training and dropped and by_two) or self.noise_shape:
+        if not (training and self._draws_in_two(inputs, dropped)):
             return super().call(inputs, training=training)
+        width = inputs.shape[-1]
         bits = keras.random.randint(
             (*ops.shape(inputs)[:-1], width // 2),
             -(2**31),
@@ -40,6 +42,17 @@ class Dropout(keras.layers.Dropout):
             dtype="int32",
             seed=self.seed_generator,
         )
-        kept = ops.view(bits, "int16") >= dropped - 2 ** (BITS - 1)
+        drawn = ops.reshape(halves(bits), ops.shape(inputs))
+        kept = drawn >= dropped - 2 ** (BITS - 1)
         scale = ops.cast(1 / (1 - dropped / 2**BITS), inputs.dtype)
         return ops.where(kept, inputs * scale, ops.cast(0, inputs.dtype))
+
+    def _draws_in_two(self, inputs, dropped):
+        width = inputs.shape[-1]
+        return (
+            keras.backend.backend() == "tensorflow"
+            and not self.noise_shape
+            and 0 < dropped < 2**BITS
+            and isinstance(width, int)
+            and width % 2 == 0
+        )

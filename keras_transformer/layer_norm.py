@@ -8,13 +8,13 @@ from keras import ops
 class LayerNormalization(keras.layers.LayerNormalization):
     """Normalises each vector, then scales and shifts it.
 
-    [Ba et al., 2016](https://arxiv.org/abs/1607.06450), over the last axis, as
-    `keras.layers.LayerNormalization`. In training the gradient is given: the
-    one derived from the formula makes twice as many passes over `(B, T, D)`.
+    [Ba et al., 2016](https://arxiv.org/abs/1607.06450), as
+    `keras.layers.LayerNormalization`. In training over the last axis the
+    gradient is given: the one derived from the formula makes twice as many
+    passes over `(B, T, D)`.
 
     Args:
-        epsilon: Added to the variance.
-        **kwargs: `name`, `dtype` and so on.
+        **kwargs: As for `keras.layers.LayerNormalization`.
 
     Call arguments:
         inputs: Float tensor `(..., D)`.
@@ -25,7 +25,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs, training=False):
-        if not training:
+        scales_and_shifts = self.scale and self.center
+        is_plain = self.axis in (-1, [-1]) and not self.rms_scaling
+        if not (training and scales_and_shifts and is_plain):
             return super().call(inputs)
         outputs = normalize(inputs, self.gamma, self.beta, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)

@@ -123,7 +123,10 @@ def start_processes(folder, text, *options, events=(None, None)):
 
 def ends(process):
     """Waits; gives the exit code and what was printed."""
-    output, errors = process.communicate(timeout=300)
+    try:
+        output, errors = process.communicate(timeout=300)
+    finally:
+        process.kill()
     return process.returncode, output, errors
 
 
@@ -369,5 +372,20 @@ def test_what_the_chief_finds_is_the_outcome_in_all(monkeypatch):
     )
     other = Distribution(num_processes=2, process=1)
     assert other.by_chief(fails) == 3
-    with pytest.raises(ValueError, match="There is no text."):
+    message = "first process has ended. ValueError: There is no text."
+    with pytest.raises(RuntimeError, match=message):
         other.by_chief(lambda: 3)
+
+
+def test_processes_of_other_options_are_found(monkeypatch):
+    multihost_utils = pytest.importorskip("jax.experimental.multihost_utils")
+    sent = []
+
+    def gather(digest):
+        sent.append(digest)
+        return np.stack([sent[0], digest])
+
+    monkeypatch.setattr(multihost_utils, "process_allgather", gather)
+    Distribution(num_processes=2).check_same(settings={"epochs": 2})
+    with pytest.raises(ValueError, match=r"in the processes \[1\] than"):
+        Distribution(num_processes=2).check_same(settings={"epochs": 3})

@@ -393,20 +393,21 @@ def test_other_text_is_refused(trained, tmp_path, text):
         train(trained.folder, text, trained.settings, validation=other)
 
 
-def test_other_text_than_that_of_the_first_process_is_refused(
+def test_processes_that_differ_are_found_before_anything_is_written(
     text, tmp_path, monkeypatch
 ):
-    class Other(Distribution):
-        def by_chief(self, function):
-            goes_on, vocabulary, _ = function()
-            return goes_on, vocabulary, {"source": "another"}
+    class Another(Distribution):
+        def check_same(self, settings, data):
+            assert settings["epochs"] == SETTINGS["epochs"]
+            assert len(data) == 4
+            raise ValueError("Another has other options.")
 
     monkeypatch.setattr(
-        run_module, "distributed", lambda *_: contextlib.nullcontext(Other())
+        run_module, "distributed", lambda *_: contextlib.nullcontext(Another())
     )
-    message = "`source`, `target` and `validation` must be the same text in all"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="Another has other options."):
         train(tmp_path / "run", text)
+    assert not (tmp_path / "run").exists()
 
 
 def test_damaged_settings_are_refused(copied, text):

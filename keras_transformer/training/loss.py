@@ -68,7 +68,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         # Keras adds up the means of the devices in equal shares, which are
         # those of their tokens here.
         tokens = ops.sum(token_weights(y_true, sample_weight))
-        share = tokens / replicas.all_reduce("SUM", tokens)
+        share = ops.divide_no_nan(tokens, replicas.all_reduce("SUM", tokens))
         return loss * share * replicas.num_replicas_in_sync
 
     def call(self, y_true, y_pred):
@@ -138,6 +138,17 @@ def logits_of(ids, logits):
     return ops.squeeze(ops.take_along_axis(logits, ids, axis=-1), -1)
 
 
+def token_weights(y_true, sample_weight=None):
+    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
+    weights = ops.cast(padding_mask(y_true), "float32")  # (B, T)
+    if sample_weight is None:
+        return weights
+    sample_weight = ops.cast(sample_weight, "float32")
+    if len(sample_weight.shape) == 1:  # a weight for each sentence
+        sample_weight = ops.expand_dims(sample_weight, 1)
+    return weights * sample_weight
+
+
 def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
     """Computes `logsumexp` `(B, T)` of logits whose softmax is at hand.
 
@@ -169,14 +180,3 @@ def _with_labels(gradient, ids, values):
         rows, ops.concatenate([index, ids], axis=1), ops.reshape(values, (-1,))
     )
     return ops.reshape(rows, ops.shape(gradient))
-
-
-def token_weights(y_true, sample_weight=None):
-    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
-    weights = ops.cast(padding_mask(y_true), "float32")  # (B, T)
-    if sample_weight is None:
-        return weights
-    sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) == 1:  # a weight for each sentence
-        sample_weight = ops.expand_dims(sample_weight, 1)
-    return weights * sample_weight

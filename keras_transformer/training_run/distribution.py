@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import pickle
 from collections.abc import Callable
 
@@ -45,16 +47,41 @@ class Distribution:
         """
         if self.num_processes == 1:
             return function()
-        outcome = b""
+        outcome, failure = b"", None
         if self.is_chief:
             try:
                 outcome = pickle.dumps((function(), None))
             except Exception as error:
-                outcome = pickle.dumps((None, error))
-        result, error = pickle.loads(_from_chief(outcome))
-        if error is not None:
-            raise error
+                failure = error
+                message = f"{type(error).__name__}: {error}"
+                outcome = pickle.dumps((None, message))
+        result, message = pickle.loads(_from_chief(outcome))
+        if failure is not None:
+            raise failure
+        if message is not None:
+            raise RuntimeError(f"The first process has ended. {message}")
         return result
+
+    def check_same(self, **values):
+        """Raises `ValueError` in all processes unless all have these values.
+
+        Args:
+            **values: What JSON can hold.
+        """
+        if self.num_processes == 1:
+            return
+        from jax.experimental import multihost_utils
+
+        content = json.dumps(values, sort_keys=True).encode()
+        digest = np.frombuffer(hashlib.sha256(content).digest(), "uint8")
+        digests = multihost_utils.process_allgather(digest)
+        different = np.flatnonzero((digests != digests[0]).any(axis=1))
+        if different.size:
+            raise ValueError(
+                "All processes must train with the same options, and the same "
+                "text. Received: others in the processes "
+                f"{different.tolist()} than in the first."
+            )
 
     def agrees_to_stop(self, requested: bool, step: int) -> bool:
         """Whether all processes stop after this step, as one was asked to.
@@ -150,6 +177,8 @@ def _multihost(seed):
                 process=jax.process_index(),
             )
     except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
+            raise
         raise RuntimeError(
             "This process can no longer work with the others. If one of them "
             "has ended, the same command in all processes goes on from the "

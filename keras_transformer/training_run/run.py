@@ -171,18 +171,16 @@ class TrainingRun:
             self.distribution = stack.enter_context(
                 distributed(self.distribute, self.seed)
             )
+            self.distribution.check_same(
+                settings={**dataclasses.asdict(self), "output": None},
+                data=data,
+            )
             by_chief = self.distribution.by_chief
-            goes_on, vocabulary, data_of_chief = by_chief(
+            goes_on, vocabulary = by_chief(
                 lambda: self._open(
                     stack, source, target, data, resume, overwrite
                 )
             )
-            if data != data_of_chief:
-                raise ValueError(
-                    "`source`, `target` and `validation` must be the same "
-                    "text in all processes. Received: other text than that of "
-                    "the first."
-                )
             tokenizer = Tokenizer(vocabulary)
             self._read(source, target, validation, tokenizer)
             self._make_model(tokenizer)
@@ -229,7 +227,7 @@ class TrainingRun:
         )
 
     def _open(self, stack, source, target, data, resume, overwrite):
-        """Gives whether a training goes on, its vocabulary, and its text."""
+        """Gives whether a training goes on, and its vocabulary."""
         goes_on = self.folder.has_training() and not overwrite
         if goes_on:
             stack.enter_context(self.folder.lock())
@@ -247,7 +245,7 @@ class TrainingRun:
                 vocabulary_size=self.vocabulary_size,
                 model_type=self.model_type,
             )
-        return goes_on, tokenizer.model, data
+        return goes_on, tokenizer.model
 
     def _begin(self, stack, goes_on, data, tokenizer, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
@@ -451,13 +449,18 @@ class TrainingRun:
                     epochs=epoch + 1,
                     callbacks=callbacks,
                 )
-                stop = model.stop_training
+                stop = self._stops_early()
             callbacks.end()
         if stop:
             print(
                 f"{self.monitor} has not improved for {self.patience} epochs.",
                 file=sys.stderr,
             )
+
+    def _stops_early(self):
+        """Whether the chief stops: BLEU may round otherwise elsewhere."""
+        model = self.translator.model
+        return self.distribution.by_chief(lambda: bool(model.stop_training))
 
     def _newest_checkpoint(self):
         """Reads it once: the other processes may not see the folder."""

@@ -20,7 +20,7 @@ def dropped(rate, shape=SHAPE, seed=3, dtype="float32"):
     )
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.999])
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.999, 0.999999])
 @pytest.mark.parametrize("shape", [SHAPE, (50, 40, 63)], ids=["even", "odd"])
 def test_drops_its_share_and_scales_the_rest(rate, shape):
     output = dropped(rate, shape)
@@ -32,8 +32,8 @@ def test_drops_its_share_and_scales_the_rest(rate, shape):
 
 def test_entries_of_one_number_are_independent():
     kept = dropped(0.3) != 0
-    pairs = kept.reshape(-1, 2).mean(axis=0), kept.all(axis=1).mean()
-    np.testing.assert_allclose(pairs[0], [0.7, 0.7], atol=0.01)
+    each = kept.reshape(-1, 2).mean(axis=0)
+    np.testing.assert_allclose(each, [0.7, 0.7], atol=0.01)
     both = kept.reshape(-1, 2).all(axis=1).mean()
     np.testing.assert_allclose(both, 0.49, atol=0.01)
 
