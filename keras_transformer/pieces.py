@@ -1,8 +1,27 @@
-"""How pieces become text, with sentencepiece alone."""
+"""How text becomes pieces and pieces text, with sentencepiece alone."""
 
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 
 UNKNOWN_TEXT = " ⁇ "
+
+
+def split_texts(processor, texts):
+    """Splits a string into ids, a list of strings into lists of ids.
+
+    Raises:
+        ValueError: If a string holds half of a surrogate pair, as Python puts
+            where bytes are no UTF-8.
+    """
+    rows = [texts] if isinstance(texts, str) else texts
+    for number, text in enumerate(rows):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                "`texts` must be Unicode that has an encoding. Received: text "
+                f"{number} with {text[error.start]!a} at {error.start}."
+            ) from None
+    return processor.Encode(texts)
 
 
 def join_pieces(processor, ids) -> str:

@@ -71,6 +71,7 @@ def test_it_is_the_score_of_the_weights_in_the_model(translator):
     assert len({*history["val_bleu"]}) > 1
 
 
+@pytest.mark.slow
 def test_it_scores_the_averages_that_come_before_it(translator):
     averaging = kt.WeightAveraging(decay=0.5)
     callback = kt.BleuCallback(translator, LINES, LINES)
@@ -121,6 +122,7 @@ def test_epochs_in_between_have_none(translator, monkeypatch):
     assert (scores[1], scores[3]) == (5.0, 7.0)
 
 
+@pytest.mark.slow
 def test_the_best_of_several_hypotheses_is_scored(translator):
     translator.search = kt.BeamSearch(width=3, num_hypotheses=2)
     callback = kt.BleuCallback(translator, LINES, LINES)

@@ -360,6 +360,7 @@ def test_only_the_last_two_checkpoints_stay(tmp_path):
     assert Checkpoint.newest(tmp_path).epoch == 1
 
 
+@pytest.mark.slow
 def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
     trained, copied, text
 ):

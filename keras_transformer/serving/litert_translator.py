@@ -13,6 +13,7 @@ from keras_transformer.batches import padded
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.pieces import join_pieces
+from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -101,7 +102,7 @@ class LiteRTTranslator:
             )
         rows = [
             [*ids, END_TOKEN_ID] if ids else []
-            for ids in self.source.encode(list(texts))
+            for ids in split_texts(self.source, list(texts))
         ]
         self._check_lengths(rows)
         translations = [[""] * self.width for _ in rows]

@@ -17,6 +17,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.pieces import join_pieces
+from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -210,6 +211,7 @@ class Tokenizer:
 
         Raises:
             TypeError: If something else than strings is found.
+            ValueError: If a string holds half of a surrogate pair.
         """
         if not isinstance(texts, str):
             texts = list(texts)
@@ -219,7 +221,7 @@ class Tokenizer:
                         "`texts` must be a string or strings. Received: "
                         f"{text!r} of type {type(text).__name__}."
                     )
-        return self._processor.Encode(texts)
+        return split_texts(self._processor, texts)
 
     def decode(self, ids):
         """Turns ids into a string, a sequence of sequences into strings.

@@ -19,7 +19,7 @@ SMALL = {"num_layers": 1, "num_heads": 3, "hidden_dim": 33}
 LAYERS = {
     name: member
     for name, member in PUBLIC.items()
-    if issubclass(member, keras.layers.Layer)
+    if inspect.isclass(member) and issubclass(member, keras.layers.Layer)
 }
 DROPPING = [
     (case, share)

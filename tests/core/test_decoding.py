@@ -362,6 +362,7 @@ def test_no_search_depends_on_batch_order_or_padding(copying_model, search):
         np.testing.assert_allclose(scores[0], expected[1][row], atol=1e-4)
 
 
+@pytest.mark.slow
 @each_search
 def test_every_compiled_search_equals_the_plain_one(copying_model, search):
     options = {"search": search, "max_length": 9, "return_attention": True}

@@ -55,6 +55,7 @@ def limits():
     return np.arange(1, 2 * ROWS, 2).astype("int32")[::-1].copy()
 
 
+@pytest.mark.slow
 @eager_only
 @each_search
 @pytest.mark.parametrize("compiled", [False, True])

@@ -32,6 +32,7 @@ signatures["translate_compiled"](text=texts)
 """
 
 
+@pytest.mark.slow
 def test_export_runs_where_xla_is_off(small):
     process = subprocess.run(
         [

@@ -238,6 +238,7 @@ def test_ids_are_translated_as_by_the_model(exported, fresh, kind):
     np.testing.assert_allclose(fresh[kind]["score"], scores, **SCORE_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_compiled_signatures_say_the_same(exported):
     translator, path = exported["shared unigram"]
     signatures = tf.saved_model.load(str(path)).signatures

@@ -293,6 +293,26 @@ def test_encode_refuses_what_is_no_string(tokenizer, texts):
 
 
 @pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        (b"the \xc3 cat", "the ✗ cat"),
+        (b"\xff\xfe the cat", "✗✗ the cat"),
+        (b"\xf0\x9f\x98", "✗"),
+    ],
+)
+def test_bytes_that_are_no_utf_8_are_unknown_characters(tokenizer, text, same):
+    found = tokenizer.encode_tensor(tf.constant([text])).to_list()[0]
+    assert found == tokenizer.encode(same)
+
+
+@pytest.mark.parametrize("texts", ["the \udcff cat", ["the \udcff cat"]])
+def test_encode_refuses_what_has_no_encoding(tokenizer, texts):
+    message = r"Received: text 0 with '\\udcff' at 4."
+    with pytest.raises(ValueError, match=message):
+        tokenizer.encode(texts)
+
+
+@pytest.mark.parametrize(
     "given", ["file", "path", "files", "paths", "lines", "tuple", "generator"]
 )
 def test_learns_from_files_and_from_lines_alike(tmp_path, lines, given):
