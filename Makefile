@@ -13,7 +13,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
 
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 # The core on its second backend.
 test-jax: $(VENV)/installed
