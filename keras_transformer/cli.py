@@ -325,8 +325,10 @@ def train(
             overwrite=overwrite,
         )
     except Exception:
+        # Whatever it is, `main` reports it; but then jax would wait for the
+        # other processes. Python calls first what is registered last.
         if run.distribution.num_processes > 1:
-            atexit.register(_end_at_once, watcher)  # the last is the first
+            atexit.register(_end_at_once, watcher)
         raise
     except KeyboardInterrupt:
         arguments = sys.argv[1:]
@@ -740,15 +742,21 @@ def _start_watcher():
             )
         os._exit(0)
     os.close(watched)
-    atexit.register(os.write, watcher, b".")
+    atexit.register(_tell, watcher)
     return watcher
+
+
+def _tell(watcher):
+    """Tells the watcher, if it still runs, that nothing is to be explained."""
+    with contextlib.suppress(OSError):
+        os.write(watcher, b".")
 
 
 def _end_at_once(watcher):
     """Ends without the minutes that jax waits for processes that are lost."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.write(watcher, b".")
+    _tell(watcher)
     os._exit(2)
 
 

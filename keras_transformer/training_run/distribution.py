@@ -52,6 +52,7 @@ class Distribution:
             try:
                 outcome = pickle.dumps((function(), None))
             except Exception as error:
+                # The others wait for its outcome, whatever went wrong.
                 failure = error
                 message = f"{type(error).__name__}: {error}"
                 outcome = pickle.dumps((None, message))
