@@ -55,11 +55,8 @@ class Ours:
         keras.config.set_dtype_policy(POLICIES[dtype])
         self.model = self.make_model(case)
         beta_1, beta_2 = ADAM["betas"]
-        optimizer = keras.optimizers.Adam(
-            ADAM["lr"], beta_1, beta_2, epsilon=ADAM["eps"]
-        )
         self.model.compile(
-            optimizer,
+            self.adam(ADAM["lr"], beta_1, beta_2, epsilon=ADAM["eps"]),
             loss=kt.LabelSmoothedCrossentropy(LABEL_SMOOTHING),
             jit_compile=is_compiled,
         )
@@ -68,6 +65,11 @@ class Ours:
         import keras_transformer as kt
 
         return kt.Transformer(case.vocabulary_size, **case.sizes)
+
+    def adam(self, *arguments, **options):
+        import keras_transformer as kt
+
+        return kt.Adam(*arguments, **options)
 
     def repeated(self, batch, times):
         import tensorflow as tf
@@ -176,6 +178,11 @@ class KerasHub(Ours):
                 encoder_padding_mask=is_source,
             )
         return keras.Model(inputs, embedding(x, reverse=True))
+
+    def adam(self, *arguments, **options):
+        import keras
+
+        return keras.optimizers.Adam(*arguments, **options)
 
 
 class Torch:

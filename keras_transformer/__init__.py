@@ -13,6 +13,7 @@ import wrapt
 from keras_transformer.version import __version__ as __version__
 
 _CORE = {
+    "Adam": "training",
     "BeamSearch": "search",
     "Decoder": "decoder",
     "DecoderLayer": "decoder",

@@ -531,6 +531,14 @@ def export(
             help="LiteRT: split text in the file too; unigram models only.",
         ),
     ] = True,
+    steps: Annotated[
+        bool,
+        typer.Option(
+            "--steps/--no-steps",
+            help="LiteRT: signatures for a search of one's own; less memory "
+            "without.",
+        ),
+    ] = True,
     overwrite: Overwrite = False,
 ):
     """Write the translator for another engine.
@@ -568,6 +576,7 @@ def export(
             output,
             quantization and quantization.value,
             text=text,
+            steps=steps,
             overwrite=overwrite,
         )
         message = (

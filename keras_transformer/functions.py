@@ -70,6 +70,44 @@ def halves(numbers):
     return tf.bitcast(numbers, tf.int16)
 
 
+def update_by_adam(
+    variable,
+    momentum,
+    velocity,
+    gradient,
+    step,
+    learning_rate,
+    beta_1,
+    beta_2,
+    epsilon,
+):
+    """Updates a weight and its moments by TensorFlow's own Adam.
+
+    Returns:
+        Whether it has: not on other backends, or in other dtypes than float32.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    if variable.dtype != tf.float32:
+        return False
+    step = tf.cast(step, "float32")
+    tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=momentum.value.handle,
+        v=velocity.value.handle,
+        beta1_power=beta_1**step,
+        beta2_power=beta_2**step,
+        lr=tf.cast(learning_rate, "float32"),
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=epsilon,
+        grad=tf.cast(tf.convert_to_tensor(gradient), "float32"),
+    )
+    return True
+
+
 class _Function(keras.Model):
     """Runs a function as a model, which Keras compiles."""
 

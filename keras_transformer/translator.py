@@ -334,6 +334,7 @@ class Translator:
         path,
         quantization: str | None = None,
         text: bool = True,
+        steps: bool = True,
         overwrite: bool = False,
     ):
         """Writes a LiteRT file, for `LiteRTTranslator` and small machines.
@@ -342,7 +343,7 @@ class Translator:
         """
         from keras_transformer.serving.litert import export_litert
 
-        export_litert(self, path, quantization, text, overwrite=overwrite)
+        export_litert(self, path, quantization, text, steps, overwrite)
 
     def export_ctranslate2(self, folder, overwrite: bool = False):
         """Writes a model for CTranslate2, with its SentencePiece models.

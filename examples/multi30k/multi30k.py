@@ -43,13 +43,11 @@ def make_model(vocabulary_size, **overrides):
     """The tiny preset, which has one matrix for all three embeddings."""
     model = kt.Transformer.from_preset("tiny", vocabulary_size, **overrides)
     model.compile(
-        optimizer=keras.optimizers.Adam(
+        optimizer=kt.Adam(
             kt.WarmupSchedule(
                 peak_learning_rate=PEAK_LEARNING_RATE,
                 warmup_steps=WARMUP_STEPS,
             ),
-            beta_1=0.9,
-            beta_2=0.98,
             epsilon=1e-8,
             gradient_accumulation_steps=BATCHES_PER_UPDATE,
         ),
@@ -60,8 +58,20 @@ def make_model(vocabulary_size, **overrides):
     return model
 
 
-def fit(model, batches, validation):
-    """Trains until the validation loss or the updates end it."""
+class TimeLimit(keras.callbacks.Callback):
+    """Ends training with the first epoch that is over after `minutes`."""
+
+    def __init__(self, minutes):
+        super().__init__()
+        self.end = time.perf_counter() + 60 * minutes
+
+    def on_epoch_end(self, epoch, logs=None):
+        if time.perf_counter() >= self.end:
+            self.model.stop_training = True
+
+
+def fit(model, batches, validation, minutes):
+    """Trains until the validation loss, the updates or the time end it."""
     epochs = max(MOST_UPDATES * BATCHES_PER_UPDATE // len(batches), 1)
     start = time.perf_counter()
     history = model.fit(
@@ -71,6 +81,7 @@ def fit(model, batches, validation):
         callbacks=[
             kt.WeightAveraging(last=AVERAGED_EPOCHS),
             keras.callbacks.EarlyStopping("val_loss", patience=PATIENCE),
+            TimeLimit(minutes),
         ],
         verbose=2,
     ).history
@@ -119,7 +130,7 @@ def segmented(options):
         )
         for text in texts
     )
-    results = fit(model, *datasets)
+    results = fit(model, *datasets, options.minutes)
     sources, references = read_pairs(options.test)
     found = pieces.translate(model, sources, vocabulary, search())
     # The words are tokens already.
@@ -140,6 +151,7 @@ def raw(options):
         kt.translation_dataset(
             *options.validation, tokenizer, shuffle=False, **sizes
         ),
+        options.minutes,
     )
     translator = kt.Translator(model, tokenizer, search=search())
     sources, references = read_pairs(options.test)
@@ -183,6 +195,12 @@ def main(arguments=None):
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", default="float32", help="Keras policy")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=float("inf"),
+        help="end training with the epoch in which they are over",
+    )
     try:
         run(parser.parse_args(arguments))
     except (OSError, ValueError) as error:

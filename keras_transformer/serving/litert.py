@@ -31,6 +31,7 @@ def export_litert(
     path,
     quantization: str | None = None,
     text: bool = True,
+    steps: bool = True,
     overwrite: bool = False,
 ):
     """Writes a LiteRT file that runs with built-in operations alone.
@@ -67,6 +68,10 @@ def export_litert(
         quantization: `None` for float32 weights, `"float16"`, or `"int8"`
             (dynamic range: products are computed in integers).
         text: Whether to write `translate_text`.
+        steps: Whether to write `encode` and `decode_step`. `LiteRTTranslator`
+            needs neither these nor `text`, and without them takes much less
+            memory: LiteRT arranges the weights of each signature for itself
+            when it loads a file.
         overwrite: Whether to replace a file that is there.
 
     Raises:
@@ -88,7 +93,7 @@ def export_litert(
     if os.path.isdir(path):
         raise FileExistsError(f"{os.fspath(path)!r} is a folder.")
     text = text and translator.search.num_hypotheses == 1
-    signatures = _LiteRTGraph(translator).signatures(text)
+    signatures = _LiteRTGraph(translator).signatures(text, steps)
     content = _converted(translator.model, signatures, quantization)
     _check_operations(content)
     write_file(path, content)
@@ -232,20 +237,21 @@ class _LiteRTGraph:
         self.model = translator.model
         self.text_graph = TranslationGraph(translator)
 
-    def signatures(self, text):
+    def signatures(self, text, steps):
         """Makes the functions, by their names."""
         ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
         signatures = {
             "translate_ids": _traceable(self.model, self._translate_ids, ids),
-            "encode": _traceable(self.model, self._encode, ids),
-            "decode_step": _traceable(
-                self.model, self._decode_step, *self._step_specs()
-            ),
             "tokenizers": tf.function(
                 self._tokenizers,
                 input_signature=[tf.TensorSpec([1], tf.int32, name="start")],
             ),
         }
+        if steps:
+            signatures["encode"] = _traceable(self.model, self._encode, ids)
+            signatures["decode_step"] = _traceable(
+                self.model, self._decode_step, *self._step_specs()
+            )
         if text:
             signatures["translate_text"] = tf.function(
                 self._translate_text(signatures["translate_ids"]),

@@ -17,9 +17,8 @@ from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# Source tokens in one batch with the room for their targets: few, so that
-# what a step computes stays in the processor's caches, and as LiteRT keeps
-# several copies of what a loop carries.
+# Few, so that what a step computes stays in the processor's caches, and as
+# LiteRT keeps several copies of what a loop carries.
 TOKENS_PER_BATCH = 512
 
 # What `export_litert` writes beside the SentencePiece models.
@@ -46,6 +45,8 @@ class LiteRTTranslator:
     Call arguments:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.
+        tokens_per_batch: Most tokens to decode at once, with padding and the
+            room for targets. Fewer take less memory.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -92,7 +93,12 @@ class LiteRTTranslator:
             int(models[name][0]) for name in FACTS
         )
 
-    def __call__(self, texts, return_scores: bool = False):
+    def __call__(
+        self,
+        texts,
+        return_scores: bool = False,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+    ):
         if isinstance(texts, str) or not all(
             isinstance(text, str) for text in texts
         ):
@@ -116,7 +122,7 @@ class LiteRTTranslator:
             )
 
         batches = batches_by_length(
-            [len(row) for row in rows], TOKENS_PER_BATCH, self.num_slots
+            [len(row) for row in rows], tokens_per_batch, self.num_slots
         )
         for batch, result in zip(
             batches, self._map(translate, batches), strict=True

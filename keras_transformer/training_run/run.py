@@ -22,6 +22,7 @@ from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.text.lines import lines_of
 from keras_transformer.text.lines import read_lines
+from keras_transformer.training import Adam
 from keras_transformer.training import LabelSmoothedCrossentropy
 from keras_transformer.training import Perplexity
 from keras_transformer.training import WarmupSchedule
@@ -388,11 +389,8 @@ class TrainingRun:
                 **overrides,
             )
             model.compile(
-                optimizer=keras.optimizers.Adam(
+                optimizer=Adam(
                     self.schedule,
-                    beta_1=0.9,
-                    beta_2=0.98,
-                    epsilon=1e-9,
                     global_clipnorm=self.clip_norm or None,
                     gradient_accumulation_steps=(
                         self.accumulate if self.accumulate > 1 else None

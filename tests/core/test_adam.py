@@ -1,0 +1,119 @@
+"""Adam in one pass: it is the Adam of Keras."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+
+from .compiled import COMPILE
+
+NUMBERS = np.random.default_rng(1).normal(size=(64, 3)).astype("float32")
+IDS = np.arange(64).reshape(16, 4) % 7  # tokens more than once
+
+
+def train(optimizer, dtype=None, inputs=NUMBERS, embedding=None):
+    """The loss of each epoch and what the weights came to."""
+    keras.utils.set_random_seed(2)
+    if embedding:
+        first = embedding(9, 3)
+    else:
+        first = keras.layers.Dense(5, "relu", dtype=dtype)
+    flat = keras.layers.Flatten()
+    model = keras.Sequential([first, flat, keras.layers.Dense(1, dtype=dtype)])
+    model.compile(optimizer, "mse", **COMPILE)
+    outputs = np.linspace(-1, 1, len(inputs))[:, None]
+    losses = model.fit(
+        inputs, outputs, batch_size=8, epochs=4, shuffle=False, verbose=0
+    ).history["loss"]
+    return losses, [
+        keras.ops.convert_to_numpy(variable)
+        for variable in [*model.weights, *model.optimizer.variables]
+    ]
+
+
+def schedule():
+    return kt.WarmupSchedule(peak_learning_rate=0.03, warmup_steps=9)
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    assert found[0][-1] < found[0][0]
+    for weight, expected_weight in zip(found[1], expected[1], strict=True):
+        np.testing.assert_allclose(
+            weight.astype("float32"),
+            expected_weight.astype("float32"),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("float32", {}),
+        ("mixed_bfloat16", {}),
+        ("mixed_float16", {}),
+        ("bfloat16", {}),
+        ("float32", {"amsgrad": True}),
+        ("float32", {"global_clipnorm": 0.1}),
+        ("float32", {"clipvalue": 0.01}),
+        ("float32", {"gradient_accumulation_steps": 3}),
+        ("float32", {"weight_decay": 0.1, "use_ema": True}),
+    ],
+)
+def test_it_is_the_adam_of_keras(dtype, options):
+    options = {"beta_2": 0.98, "epsilon": 1e-9, **options}
+    assert_same(
+        train(kt.Adam(schedule(), **options), dtype),
+        train(keras.optimizers.Adam(schedule(), **options), dtype),
+    )
+
+
+class OneHotEmbedding(keras.layers.Embedding):
+    """An embedding whose gradient is a matrix, not a list of rows."""
+
+    def call(self, inputs):
+        rows = keras.ops.cast(inputs, "int32")
+        return keras.ops.one_hot(rows, self.input_dim) @ self.embeddings
+
+
+def test_gradients_of_the_same_token_are_added_up():
+    expected = keras.optimizers.Adam(schedule(), beta_2=0.98, epsilon=1e-9)
+    assert_same(
+        train(
+            kt.Adam(schedule()), inputs=IDS, embedding=keras.layers.Embedding
+        ),
+        train(expected, inputs=IDS, embedding=OneHotEmbedding),
+    )
+
+
+def test_tensorflow_updates_a_weight_in_one_operation():
+    """What it is for: not the many operations of Keras."""
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("one operation on TensorFlow alone")
+    weights = [keras.Variable(np.ones((2, 3), "float32")) for _ in range(2)]
+    optimizer = kt.Adam(0.1)
+    optimizer.build(weights)
+
+    @tf.function
+    def update(*gradients):
+        optimizer.apply(gradients)
+
+    gradients = [keras.ops.ones((2, 3)) for _ in weights]
+    graph = update.get_concrete_function(*gradients).graph.as_graph_def()
+    kinds = [node.op for node in graph.node]
+    assert kinds.count("ResourceApplyAdam") == len(weights)
+    assert "Square" not in kinds
+
+
+def test_defaults_are_those_of_section_5_3_and_are_saved():
+    config = kt.Adam(0.1).get_config()
+    assert (config["beta_1"], config["beta_2"]) == (0.9, 0.98)
+    assert config["epsilon"] == 1e-9
+    optimizer = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(kt.Adam(0.1, amsgrad=True))
+    )
+    assert type(optimizer) is kt.Adam
+    assert optimizer.amsgrad
