@@ -14,9 +14,12 @@ class Adam(keras.optimizers.Adam):
     it, used here for float32 weights without `amsgrad`; the rest, and other
     backends, are left to Keras.
 
-    Where an embedding's gradient is a list of rows, one for each token, those
-    of the same token are added up before they are squared, as the definition
-    has it; `keras.optimizers.Adam` squares each and adds the squares.
+    It differs from `keras.optimizers.Adam` in two points. With
+    `gradient_accumulation_steps` a schedule counts updates, not batches. And
+    where one operation does it all, and an embedding's gradient is a list of
+    rows, one for each token, those of the same token are added up before they
+    are squared, as the definition has it; Keras squares each and adds the
+    squares.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.
@@ -47,6 +50,12 @@ class Adam(keras.optimizers.Adam):
             epsilon=epsilon,
             **kwargs,
         )
+
+    def _get_current_learning_rate(self):
+        rate = self._learning_rate
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            return rate(self.iterations)  # of updates; Keras: of batches
+        return super()._get_current_learning_rate()
 
     def update_step(self, gradient, variable, learning_rate):
         """One update of one weight, Algorithm 1 of Kingma and Ba, 2015."""

@@ -58,7 +58,6 @@ def assert_same(found, expected):
         ("float32", {"amsgrad": True}),
         ("float32", {"global_clipnorm": 0.1}),
         ("float32", {"clipvalue": 0.01}),
-        ("float32", {"gradient_accumulation_steps": 3}),
         ("float32", {"weight_decay": 0.1, "use_ema": True}),
     ],
 )
@@ -68,6 +67,19 @@ def test_it_is_the_adam_of_keras(dtype, options):
         train(kt.Adam(schedule(), **options), dtype),
         train(keras.optimizers.Adam(schedule(), **options), dtype),
     )
+
+
+def test_a_schedule_counts_updates_not_batches():
+    rate = schedule()
+    weight = keras.Variable(np.ones(1, "float32"))
+    optimizer = kt.Adam(rate, gradient_accumulation_steps=3)
+    optimizer.build([weight])
+    found = []
+    for _ in range(9):
+        found.append(float(optimizer.learning_rate))
+        optimizer.apply([keras.ops.ones(1)])
+    expected = [float(rate(update)) for update in range(3) for _ in range(3)]
+    assert found == expected
 
 
 class OneHotEmbedding(keras.layers.Embedding):
