@@ -16,7 +16,13 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import write_file
 from keras_transformer.version import __version__
+
+# Lines that `translate` has done before it writes them.
+LINES_AT_ONCE = 2000
 
 app = typer.Typer(
     name="keras-transformer",
@@ -99,9 +105,17 @@ SearchKind = Annotated[
     SearchName | None,
     typer.Option("--search", help="By default the translator's own."),
 ]
-Width = Annotated[int, typer.Option(help="Beam: hypotheses kept.")]
+Width = Annotated[
+    int | None, typer.Option(help="Beam: hypotheses kept; by default 4.")
+]
 LengthPenalty = Annotated[
-    float, typer.Option(help="Beam: more than 0 prefers longer ones.")
+    float | None,
+    typer.Option(help="Beam: more than 0 prefers longer ones; by default 0.6."),
+]
+# What to compute in; by default as the translator was trained.
+Dtype = Annotated[
+    DtypePolicy | None,
+    typer.Option(help="Keras dtype policy; by default the translator's own."),
 ]
 
 
@@ -361,21 +375,29 @@ def translate(
         Path | None, typer.Option("--output", "-o", help="File to write.")
     ] = None,
     search: SearchKind = None,
-    width: Width = 4,
-    length_penalty: LengthPenalty = 0.6,
+    width: Width = None,
+    length_penalty: LengthPenalty = None,
     num_hypotheses: Annotated[
-        int, typer.Option(help="Lines for each sentence, best first.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Beam and sampling: lines for each sentence; a beam's best "
+            "first."
+        ),
+    ] = None,
     temperature: Annotated[
-        float, typer.Option(help="Sampling: less is less daring.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="Sampling: less than 1 is less daring."),
+    ] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Sampling: from so many tokens.")
     ] = None,
     top_p: Annotated[
-        float, typer.Option(help="Sampling: from this share of the mass.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Sampling: draws anew.")] = 0,
+        float | None,
+        typer.Option(help="Sampling: from this share of the mass."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Sampling: draws anew.")
+    ] = None,
     min_length: Annotated[int, typer.Option(help="Least tokens.")] = 0,
     max_length: Annotated[
         int | None,
@@ -384,9 +406,13 @@ def translate(
     scores: Annotated[
         bool, typer.Option("--scores", help="Put its score before each line.")
     ] = False,
+    dtype: Dtype = None,
     overwrite: Overwrite = False,
 ):
     """Translate arguments, a file, or what is piped in; a line a sentence.
+
+    Without --output, lines are written as they are done, some thousands at a
+    time.
 
     \b
     Example:
@@ -395,43 +421,49 @@ def translate(
       keras-transformer translate runs/en-de --search beam \\
         --num-hypotheses 4 --scores "A man rides a bike."
     """  # noqa: D301
-    with _quiet_start():
-        from keras_transformer.atomic import check_absent
-        from keras_transformer.atomic import write_file
-
     if texts and input:
         raise ValueError(
             "Give sentences or `--input`, not both. Received: "
             f"{len(texts)} sentences and --input {input}."
         )
     if output:
-        check_absent(output, overwrite)
-    translator = _load(folder)
-    if search or num_hypotheses > 1:
-        translator.search = _search(
-            search or SearchName.BEAM,
-            beam={
-                "width": width,
-                "length_penalty": length_penalty,
-            },
-            sampling={
-                "temperature": temperature,
-                "top_k": top_k,
-                "top_p": top_p,
-                "seed": seed,
-            },
-            num_hypotheses=num_hypotheses,
-        )
+        check_file_to_write(output, overwrite)
+    translator = _load(folder, dtype)
+    _set_search(
+        translator,
+        search,
+        width=width,
+        length_penalty=length_penalty,
+        num_hypotheses=num_hypotheses,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+    )
     if not texts:
         texts = _input_lines(input)
-    found, found_scores = translator(
-        texts, min_length=min_length, max_length=max_length, return_scores=True
+    from keras_transformer.text.lines import chunks
+
+    results = (
+        "".join(
+            _lines(
+                translator(
+                    chunk,
+                    min_length=min_length,
+                    max_length=max_length,
+                    return_scores=scores,
+                ),
+                scores,
+            )
+        )
+        for chunk in chunks(texts, LINES_AT_ONCE)
     )
-    result = "".join(_lines(found, found_scores, scores))
     if output:
-        write_file(output, result.encode())
-    else:
+        write_file(output, "".join(results).encode())
+        return
+    for result in results:
         sys.stdout.write(result)
+        sys.stdout.flush()
 
 
 @app.command()
@@ -440,11 +472,12 @@ def evaluate(
     source: Annotated[Path, typer.Argument(help="Text to translate.")],
     target: Annotated[Path, typer.Argument(help="Its reference.")],
     search: SearchKind = None,
-    width: Width = 4,
-    length_penalty: LengthPenalty = 0.6,
+    width: Width = None,
+    length_penalty: LengthPenalty = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Case does not count.")
     ] = False,
+    dtype: Dtype = None,
 ):
     """Translate a test set and score it with sacreBLEU.
 
@@ -456,14 +489,13 @@ def evaluate(
     """  # noqa: D301
     with _quiet_start():
         from keras_transformer.text import corpus_scores
+        from keras_transformer.translator import best_of
 
     sources, references = _read_pairs(source, target)
-    translator = _load(folder)
-    if search:
-        translator.search = _search(
-            search, {"width": width, "length_penalty": length_penalty}
-        )
-    scores = corpus_scores(translator(sources), references, lowercase=lowercase)
+    translator = _load(folder, dtype)
+    _set_search(translator, search, width=width, length_penalty=length_penalty)
+    found = best_of(translator(sources))
+    scores = corpus_scores(found, references, lowercase=lowercase)
     print(f"BLEU {scores.bleu:.2f}")
     print(f"chrF {scores.chrf:.2f}")
     print(scores.signature)
@@ -514,31 +546,36 @@ def export(
             "for a name, or a .tflite file."
         ),
     ],
-    format: Annotated[Format, typer.Option(help="What to write.")] = (
-        Format.SAVED_MODEL
-    ),
+    format: Annotated[
+        Format | None,
+        typer.Option(
+            help="What to write; by default LiteRT for a name that ends in "
+            ".tflite, else a SavedModel."
+        ),
+    ] = None,
     search: SearchKind = None,
-    width: Width = 4,
-    length_penalty: LengthPenalty = 0.6,
+    width: Width = None,
+    length_penalty: LengthPenalty = None,
     quantization: Annotated[
         Quantization | None,
         typer.Option(help="LiteRT: smaller weights; by default float32."),
     ] = None,
     text: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--text/--no-text",
             help="LiteRT: split text in the file too; unigram models only.",
         ),
-    ] = True,
+    ] = None,
     steps: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--steps/--no-steps",
             help="LiteRT: signatures for a search of one's own; less memory "
             "without.",
         ),
-    ] = True,
+    ] = None,
+    dtype: Dtype = None,
     overwrite: Overwrite = False,
 ):
     """Write the translator for another engine.
@@ -551,19 +588,29 @@ def export(
     \b
     Example:
       keras-transformer export runs/en-de exported/en-de/1 --search beam
-      keras-transformer export runs/en-de en-de.tflite --format litert \\
-        --quantization int8
+      keras-transformer export runs/en-de en-de.tflite --quantization int8
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
-    with _quiet_start():
-        from keras_transformer.atomic import check_absent
-
+    if format is None:
+        is_litert = output.suffix == ".tflite"
+        format = Format.LITERT if is_litert else Format.SAVED_MODEL
+    litert_options = _given(
+        quantization=quantization and quantization.value, text=text, steps=steps
+    )
+    search_options = _given(
+        search=search, width=width, length_penalty=length_penalty
+    )
+    for options, formats in (
+        (_given(dtype=dtype), [Format.SAVED_MODEL]),
+        (litert_options, [Format.LITERT]),
+        (search_options, [Format.SAVED_MODEL, Format.LITERT]),
+    ):
+        if format not in formats:
+            needed = " or ".join(f"--format {known.value}" for known in formats)
+            _refuse(options, needed, f"--format {format.value}")
     check_absent(output, overwrite)
-    translator = _load(folder)
-    if search:
-        translator.search = _search(
-            search, {"width": width, "length_penalty": length_penalty}
-        )
+    translator = _load(folder, dtype)
+    _set_search(translator, search, width=width, length_penalty=length_penalty)
     if format is Format.CTRANSLATE2:
         translator.export_ctranslate2(output, overwrite=overwrite)
         message = (
@@ -572,13 +619,7 @@ def export(
         )
     elif format is Format.LITERT:
         print("Converting; a minute for base size.", file=sys.stderr)
-        translator.export_litert(
-            output,
-            quantization and quantization.value,
-            text=text,
-            steps=steps,
-            overwrite=overwrite,
-        )
+        translator.export_litert(output, **litert_options, overwrite=overwrite)
         message = (
             f"LiteRT file {output}. Load it with "
             "keras_transformer.LiteRTTranslator."
@@ -614,8 +655,8 @@ def verify(
         ),
     ] = 0.01,
     search: SearchKind = None,
-    width: Width = 4,
-    length_penalty: LengthPenalty = 0.6,
+    width: Width = None,
+    length_penalty: LengthPenalty = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="File for all that was found, as JSON."),
@@ -638,21 +679,16 @@ def verify(
     with _quiet_start():
         import rich.console
 
-        from keras_transformer.atomic import check_absent
-        from keras_transformer.atomic import write_file
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import verify_export
 
     if json_file:
-        check_absent(json_file, overwrite)
+        check_file_to_write(json_file, overwrite)
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
     translator = _load(folder)
-    if search:
-        translator.search = _search(
-            search, {"width": width, "length_penalty": length_penalty}
-        )
+    _set_search(translator, search, width=width, length_penalty=length_penalty)
     lines = _input_lines(input)
     expected = translator(lines)
     reports = [
@@ -679,31 +715,61 @@ def _input_lines(input):
     return list(read_stream(sys.stdin.buffer, "standard input"))
 
 
-def _search(name, beam, sampling=None, num_hypotheses=1):
-    """Makes a search from options of the command line."""
-    from keras_transformer.search import BeamSearch
-    from keras_transformer.search import GreedySearch
-    from keras_transformer.search import Sampling
+def _set_search(translator, name, **options):
+    """Gives the translator the search that the command line asks for.
 
-    if name is SearchName.BEAM:
-        return BeamSearch(**beam, num_hypotheses=num_hypotheses)
-    if name is SearchName.SAMPLING:
-        return Sampling(**(sampling or {}), num_hypotheses=num_hypotheses)
-    if num_hypotheses > 1:
-        raise ValueError(
-            "`--num-hypotheses` must be 1 with greedy search. Received: "
-            f"{num_hypotheses}. Is it `--search beam`?"
+    Args:
+        translator: The translator, which keeps its own search by default.
+        name: A kind of search, or `None` for the kind it has.
+        **options: Arguments of searches, `None` where not given.
+    """
+    from keras_transformer import search
+
+    options = _given(**options)
+    kinds = {
+        SearchName.GREEDY: search.GreedySearch,
+        SearchName.BEAM: search.BeamSearch,
+        SearchName.SAMPLING: search.Sampling,
+    }
+    if name:
+        translator.search = kinds[name]()
+    config = translator.search.get_config()
+    for option in sorted(options.keys() - config.keys()):
+        needed = " or ".join(
+            f"--search {other.value}"
+            for other, kind in kinds.items()
+            if option in kind().get_config()
         )
-    return GreedySearch()
+        _refuse([option], needed, type(translator.search).__name__)
+    translator.search = type(translator.search)(**{**config, **options})
 
 
-def _lines(translations, scores, with_scores):
+def _given(**options):
+    """The options that the command line has."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _refuse(options, needed, received):
+    """Raises if there are options, which need something else."""
+    for option in options:
+        raise ValueError(
+            f"`--{option.replace('_', '-')}` needs {needed}. Received: "
+            f"{received}."
+        )
+
+
+def _lines(result, with_scores):
     """Makes a line of each translation, or of each of its hypotheses."""
-    for found, found_scores in zip(translations, scores.tolist(), strict=True):
+    if not with_scores:
+        for found in result:
+            hypotheses = [found] if isinstance(found, str) else found
+            yield from (f"{text}\n" for text in hypotheses)
+        return
+    for found, found_scores in zip(result[0], result[1].tolist(), strict=True):
         if isinstance(found, str):
             found, found_scores = [found], [found_scores]
         for text, value in zip(found, found_scores, strict=True):
-            yield f"{value:.4f}\t{text}\n" if with_scores else f"{text}\n"
+            yield f"{value:.4f}\t{text}\n"
 
 
 def _read_pairs(source, target):
@@ -723,11 +789,12 @@ def _read_pairs(source, target):
     return sources, targets
 
 
-def _load(folder):
+def _load(folder, dtype=None):
     with _quiet_start():
         from keras_transformer.translator import Translator
 
-    return Translator.load(folder)
+    translator = Translator.load(folder)
+    return translator.with_dtype(dtype.value) if dtype else translator
 
 
 def _start_watcher():

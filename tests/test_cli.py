@@ -514,6 +514,22 @@ def test_error_is_all_that_a_shell_shows(tmp_path):
 # Evaluate
 
 
+def test_lines_are_written_as_they_are_done(trained, monkeypatch):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    lines = ["cat sees dog", "", "fox", "owl sees pig", "hen"]
+    result = run("translate", trained.folder, stdin="\n".join(lines).encode())
+    translator = kt.Translator.load(trained.folder)
+    assert result.output.split("\n") == [*translator(lines), ""]
+
+
+def test_output_that_cannot_be_written_is_found_first(trained, tmp_path):
+    options = ("--overwrite", "--output", tmp_path, "cat")
+    assert_is_one_line(
+        run("translate", trained.folder, *options),
+        ".* is a folder, not a file.",
+    )
+
+
 def test_beam_search_gives_lines_for_each_sentence(trained):
     result = run(
         *("translate", trained.folder, "--search", "beam", "--width", "3"),
@@ -551,7 +567,16 @@ def test_samples_are_repeatable_from_their_seed(trained):
     ("options", "message"),
     [
         (("--search", "beam", "--width", "0"), "`width` must be at least 1.*"),
-        (("--search", "greedy", "--num-hypotheses", "2"), ".*must be 1 with.*"),
+        (
+            ("--search", "greedy", "--num-hypotheses", "2"),
+            "`--num-hypotheses` needs --search beam or --search sampling. "
+            "Received: GreedySearch.",
+        ),
+        (("--width", "8"), "`--width` needs --search beam. Received: Greedy.*"),
+        (
+            ("--search", "beam", "--top-k", "5"),
+            "`--top-k` needs --search sampling. Received: BeamSearch.",
+        ),
         (("--search", "sampling", "--top-p", "2"), "`top_p` must be in .*"),
         (("--min-length", "5", "--max-length", "4"), ".*not be more than.*"),
     ],
@@ -584,6 +609,31 @@ def test_evaluate_prints_scores_and_their_signature(trained):
     expected = sacrebleu.corpus_chrf(translations, references)
     assert chrf == f"chrF {expected.score:.2f}"
     assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+
+
+def test_evaluate_takes_the_best_of_several(trained, tmp_path):
+    translator = kt.Translator.load(trained.folder)
+    files = (trained.source, trained.target)
+    outputs = []
+    for number in (1, 2):
+        translator.search = kt.BeamSearch(3, num_hypotheses=number)
+        translator.save(tmp_path / str(number))
+        outputs.append(run("evaluate", tmp_path / str(number), *files))
+    assert outputs[0].code == 0
+    assert outputs[0].output == outputs[1].output
+
+
+def test_options_change_the_search_that_is_there(trained, tmp_path):
+    translator = kt.Translator.load(trained.folder)
+    translator.search = kt.BeamSearch(3, length_penalty=0.0)
+    translator.save(tmp_path / "beam")
+    result = run(
+        *("translate", tmp_path / "beam", "--num-hypotheses", "2"),
+        *("--max-length", "9", "cat sees dog"),
+    )
+    translator.search = kt.BeamSearch(3, 0.0, num_hypotheses=2)
+    [expected] = translator(["cat sees dog"], max_length=9)
+    assert result.output.splitlines() == expected
 
 
 def test_evaluate_without_case(trained):
@@ -634,8 +684,32 @@ def test_export_writes_a_ctranslate2_model(trained, tmp_path):
     assert "CTranslate2 model in" in result.errors
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--quantization", "int8"),
+            "`--quantization` needs --format litert. Received: --format s.*",
+        ),
+        (
+            ("--format", "ctranslate2", "--search", "beam"),
+            "`--search` needs --format saved_model or --format litert. .*",
+        ),
+        (
+            ("--format", "litert", "--dtype", "float32"),
+            "`--dtype` needs --format saved_model. Received: --format litert.",
+        ),
+    ],
+)
+def test_export_refuses_options_of_another_format(
+    trained, tmp_path, options, message
+):
+    result = run("export", trained.folder, tmp_path / "x", *options)
+    assert_is_one_line(result, message)
+
+
 def test_export_to_litert_refuses_bpe_text(trained, tmp_path):
-    options = ("--format", "litert", "--quantization", "int8")
+    options = ("--quantization", "int8")  # and LiteRT by the file's name
     result = run("export", trained.folder, tmp_path / "x.tflite", *options)
     assert result.code == 2
     assert "`--no-text`" in result.errors
