@@ -15,7 +15,9 @@ def main(folder, output, weights, *texts):
     """Exports, loads what was written, and prints both translations."""
     translator = kt.Translator.load(folder)
     translator.export_litert(
-        output, quantization=None if weights == "float32" else weights
+        output,
+        quantization=None if weights == "float32" else weights,
+        text=False,  # `LiteRTTranslator` splits and joins text by itself
     )
     exported = kt.LiteRTTranslator(output)(texts)
     for text, expected, found in zip(

@@ -28,14 +28,12 @@ def write_file(path, content: bytes):
 
 
 @contextlib.contextmanager
-def new_folder(path, overwrite: bool = False):
+def new_folder(path):
     """Gives a folder to fill, which becomes `path` when the block ends well.
 
-    Raises:
-        FileExistsError: If `path` exists, unless `overwrite`.
+    What is at `path` is replaced: see `check_replaceable`.
     """
     path = os.path.abspath(os.fspath(path))
-    check_absent(path, overwrite)
     parent, name = os.path.split(path)
     os.makedirs(parent, exist_ok=True)
     partial = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
@@ -44,14 +42,16 @@ def new_folder(path, overwrite: bool = False):
         os.chmod(partial, 0o777 & ~_umask())
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
-            os.rename(path, os.path.join(old, name))
+            kept = os.path.join(old, name)
+            os.rename(path, kept)
             try:
                 os.rename(partial, path)
             except BaseException:
-                os.rename(os.path.join(old, name), path)
+                os.rename(kept, path)
                 raise
             finally:
-                shutil.rmtree(old)
+                if os.path.exists(path):
+                    shutil.rmtree(old, ignore_errors=True)
         else:
             os.rename(partial, path)
     except BaseException:
@@ -69,6 +69,40 @@ def check_absent(path, overwrite: bool = False):
         f"{os.fspath(path)!r} exists already, and nothing in it was touched. "
         "Pass `overwrite=True` (`--overwrite`) to replace it."
     )
+
+
+def check_replaceable(path, overwrite: bool, kind: str, mark: str):
+    """Raises `FileExistsError` unless a folder may be made at `path`.
+
+    Args:
+        path: Where something may be already.
+        overwrite: Whether it may be replaced, if it is of the same kind.
+        kind: What a message calls a folder of that kind.
+        mark: A file that every folder of that kind has.
+    """
+    is_empty = os.path.isdir(path) and not os.listdir(path)
+    if not os.path.lexists(path) or is_empty:
+        return
+    if not os.path.isfile(os.path.join(path, mark)):
+        raise FileExistsError(
+            f"{os.fspath(path)!r} holds something else than {kind}, and "
+            "nothing in it was touched. Choose another folder."
+        )
+    check_absent(path, overwrite)
+
+
+def check_file_to_write(path, overwrite: bool = False):
+    """Raises `OSError` unless a file may be written at `path`.
+
+    Before hours of work, rather than after.
+    """
+    check_absent(path, overwrite)
+    path = os.path.abspath(os.fspath(path))
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path!r} is a folder, not a file.")
+    parent = os.path.dirname(path)
+    if os.path.exists(parent) and not os.access(parent, os.W_OK):
+        raise PermissionError(f"No file may be written in {parent!r}.")
 
 
 def _umask():

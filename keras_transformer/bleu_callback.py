@@ -7,8 +7,10 @@ import keras
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.event_log import EventLog
-from keras_transformer.text import corpus_scores
+from keras_transformer.text.bleu import bleu_metric
+from keras_transformer.text.bleu import corpus_scores
 from keras_transformer.translator import Translator
+from keras_transformer.translator import best_of
 
 
 class BleuCallback(keras.callbacks.Callback):
@@ -74,6 +76,7 @@ class BleuCallback(keras.callbacks.Callback):
                 f"and at least one. Received: {len(sources)} and "
                 f"{len(references)}."
             )
+        bleu_metric(lowercase, tokenize)  # raises now, not after an epoch
         check_positive(every=every)
         check_not_negative(samples=samples)
         self.translator = translator
@@ -99,9 +102,7 @@ class BleuCallback(keras.callbacks.Callback):
         logs["val_bleu"] = math.nan
         if (epoch + 1) % self.every:
             return
-        translations = self.translator(self.sources)
-        if self.translator.search.num_hypotheses > 1:
-            translations = [best for best, *_ in translations]
+        translations = best_of(self.translator(self.sources))
         logs["val_bleu"] = corpus_scores(
             translations,
             self.references,

@@ -146,6 +146,23 @@ def check_ids_in_range(name: str, ids, vocabulary_size: int):
             )
 
 
+def check_texts(name: str, texts) -> list[str]:
+    """Returns an iterable of strings as a list, or raises `TypeError`."""
+    if isinstance(texts, str):
+        raise TypeError(
+            f"`{name}` must be a sequence of strings. Received: one string. "
+            "Write `[text]`; what is returned is a sequence too."
+        )
+    texts = list(texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(
+                f"`{name}` must be a sequence of strings. Received: {text!r} "
+                f"of type {type(text).__name__}."
+            )
+    return texts
+
+
 def check_file(path) -> str:
     """Returns `path` as a string, or raises `FileNotFoundError`."""
     path = os.fspath(path)

@@ -1,5 +1,6 @@
 """How text becomes pieces and pieces text, with sentencepiece alone."""
 
+from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 
 UNKNOWN_TEXT = " ⁇ "
@@ -22,6 +23,11 @@ def split_texts(processor, texts):
                 f"{number} with {text[error.start]!a} at {error.start}."
             ) from None
     return processor.Encode(texts)
+
+
+def ended(rows) -> list[list[int]]:
+    """Rows of ids with the end token, but for those of empty text."""
+    return [[*ids, END_TOKEN_ID] if ids else [] for ids in rows]
 
 
 def join_pieces(processor, ids) -> str:

@@ -15,7 +15,10 @@ from keras_transformer.atomic import write_file
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
+from keras_transformer.checks import check_texts
+from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
+from keras_transformer.search import Search
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.version import __version__
@@ -88,10 +91,12 @@ class Translator:
         search=None,
     ):
         target_tokenizer = target_tokenizer or tokenizer
+        search = GreedySearch() if search is None else search
         for name, value, kind in (
             ("model", model, Transformer),
             ("tokenizer", tokenizer, Tokenizer),
             ("target_tokenizer", target_tokenizer, Tokenizer),
+            ("search", search, Search),
         ):
             if not isinstance(value, kind):
                 raise TypeError(
@@ -116,7 +121,7 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer
-        self.search = GreedySearch() if search is None else search
+        self.search = search
 
     def __call__(
         self,
@@ -128,15 +133,7 @@ class Translator:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         jit_compile: bool | None = None,
     ):
-        if isinstance(texts, str):
-            raise TypeError(
-                "`texts` must be a sequence of strings. Received: one string. "
-                "Write `translator([text])[0]`."
-            )
-        rows = [
-            [*ids, self.tokenizer.end_token_id] if ids else []
-            for ids in self.tokenizer.encode(texts)
-        ]
+        rows = ended(self.tokenizer.encode(check_texts("texts", texts)))
         self._check_lengths(rows)
         prefixes = self._prefixes(target_prefix, len(rows))
         width = self.search.num_hypotheses
@@ -188,18 +185,17 @@ class Translator:
             text is empty: 0 if so, and negative infinity if not.
 
         Raises:
+            TypeError: If one is no sequence of strings.
             ValueError: If there are not as many of the one as of the other.
         """
-        texts, translations = list(texts), list(translations)
+        texts = check_texts("texts", texts)
+        translations = check_texts("translations", translations)
         if len(texts) != len(translations):
             raise ValueError(
                 "`texts` and `translations` must be as many as each other. "
                 f"Received: {len(texts)} and {len(translations)}."
             )
-        sources = [
-            [*ids, self.tokenizer.end_token_id] if ids else []
-            for ids in self.tokenizer.encode(texts)
-        ]
+        sources = ended(self.tokenizer.encode(texts))
         targets = [
             [*ids, self.target_tokenizer.end_token_id]
             for ids in self.target_tokenizer.encode(translations)
@@ -228,6 +224,24 @@ class Translator:
                 scores[index] = of_all
                 token_scores[index] = of_tokens[: len(targets[index])]
         return scores, token_scores
+
+    def with_dtype(self, dtype) -> "Translator":
+        """The same translator, computing in another dtype policy.
+
+        Args:
+            dtype: A Keras dtype policy, such as `"float32"` for one that was
+                trained in `"mixed_bfloat16"`.
+        """
+        dtype = keras.dtype_policies.get(dtype)
+        if dtype == self.model.dtype_policy:
+            return self
+        model = Transformer.from_config(
+            {**self.model.get_config(), "dtype": dtype}
+        )
+        model.set_weights(self.model.get_weights())
+        return Translator(
+            model, self.tokenizer, self.target_tokenizer, self.search
+        )
 
     def save(self, path, overwrite: bool = False):
         """Writes the translator to a folder.
@@ -308,6 +322,15 @@ class Translator:
         """
         path = os.fspath(path)
         description = read_description(path)
+        try:
+            return cls._from_description(path, description)
+        except FileNotFoundError:
+            if read_description(path) == description:
+                raise
+            return cls.load(path)  # saved anew in the meantime
+
+    @classmethod
+    def _from_description(cls, path, description):
         files = description["files"]
         model = keras.saving.deserialize_keras_object(description["model"])
         assign_weights(model, os.path.join(path, files["weights"]))
@@ -358,12 +381,13 @@ class Translator:
         """The tokens of each prefix, or `None`."""
         if target_prefix is None:
             return None
-        if isinstance(target_prefix, str) or len(target_prefix) != num_texts:
+        prefixes = check_texts("target_prefix", target_prefix)
+        if len(prefixes) != num_texts:
             raise ValueError(
                 "`target_prefix` must hold a string for each text. Received: "
-                f"{target_prefix!r} for {num_texts} texts."
+                f"{len(prefixes)} strings for {num_texts} texts."
             )
-        return self.target_tokenizer.encode(target_prefix)
+        return self.target_tokenizer.encode(prefixes)
 
     def _check_lengths(self, rows):
         limit = longest_source(self.model)
@@ -375,6 +399,13 @@ class Translator:
                     f"{index} of {len(row)} tokens, max_length="
                     f"{self.model.max_length}. Split it into sentences."
                 )
+
+
+def best_of(translations) -> list[str]:
+    """The best translation of each text, whatever number the search gives."""
+    return [
+        found if isinstance(found, str) else found[0] for found in translations
+    ]
 
 
 def longest_source(model) -> int:

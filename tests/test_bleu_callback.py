@@ -169,6 +169,11 @@ def test_arguments_out_of_range(translator):
         kt.BleuCallback(translator.model, LINES, LINES)
 
 
+def test_a_tokenizer_that_is_none_is_found_before_training(translator):
+    with pytest.raises(ValueError, match="`tokenize` must be one of"):
+        kt.BleuCallback(translator, ["cat"], ["Katze"], tokenize="v13a")
+
+
 def test_another_model_is_refused(translator, tokenizer):
     other = kt.Translator(
         kt.Transformer(tokenizer.vocabulary_size, **SIZES), tokenizer

@@ -18,6 +18,7 @@ import keras_transformer as kt
 from keras_transformer import atomic
 from keras_transformer import translator as translator_module
 from keras_transformer.batches import batches_by_length
+from keras_transformer.translator import best_of
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [
@@ -170,14 +171,18 @@ def test_texts_may_be_of_any_kind_of_sequence(translator, kind):
 
 
 def test_a_bare_string_is_refused(translator):
-    message = r"sequence of strings. Received: one string.*\(\[text\]\)\[0\]"
+    message = r"`texts` must be a sequence of strings. Received: one string"
     with pytest.raises(TypeError, match=message):
         translator("the cat")
+    with pytest.raises(TypeError, match=message):
+        translator.score("the cat", ["der Hund"])
+    with pytest.raises(TypeError, match="`translations` must be a sequence"):
+        translator.score(["the cat"], "der Hund")
 
 
 @pytest.mark.parametrize("texts", [[b"the cat"], ["the cat", 7], [["the"]]])
 def test_what_is_no_string_is_refused(translator, texts):
-    with pytest.raises(TypeError, match="must be a string or strings"):
+    with pytest.raises(TypeError, match="must be a sequence of strings"):
         translator(texts)
 
 
@@ -295,10 +300,41 @@ def test_target_prefixes_begin_the_translations(translator):
     assert translations[1:] == translator(texts[1:], max_length=20)
 
 
-@pytest.mark.parametrize("target_prefix", ["der Hund", ["der"]])
-def test_a_prefix_for_each_text(translator, target_prefix):
-    with pytest.raises(ValueError, match="must hold a string for each text"):
-        translator(["the cat", "the dog"], target_prefix=target_prefix)
+def test_a_prefix_for_each_text(translator):
+    message = "a string for each text. Received: 1 strings for 2 texts"
+    with pytest.raises(ValueError, match=message):
+        translator(["the cat", "the dog"], target_prefix=["der"])
+    with pytest.raises(TypeError, match="`target_prefix` must be a sequence"):
+        translator(["the cat", "the dog"], target_prefix="der Hund")
+
+
+def test_a_translator_that_is_saved_anew_while_it_is_read(
+    translator, saved, monkeypatch
+):
+    read = translator_module.assign_weights
+
+    def save_then_read(model, path):
+        monkeypatch.setattr(translator_module, "assign_weights", read)
+        translator.save(saved, overwrite=True)
+        read(model, path)
+
+    monkeypatch.setattr(translator_module, "assign_weights", save_then_read)
+    assert_same(kt.Translator.load(saved), translator)
+
+
+def test_the_best_translation_of_each_text():
+    assert best_of(["a", "b"]) == ["a", "b"]
+    assert best_of([["a", "c"], ["b", ""]]) == ["a", "b"]
+
+
+def test_the_same_in_another_dtype(translator):
+    half = translator.with_dtype("mixed_bfloat16")
+    assert half.model.compute_dtype == "bfloat16"
+    assert half.search is translator.search
+    whole = half.with_dtype("float32")
+    assert_same(whole, translator)
+    assert whole(TEXTS) == translator(TEXTS)
+    assert whole.with_dtype("float32") is whole
 
 
 def test_translations_are_scored_with_their_end(translator):
@@ -381,6 +417,9 @@ def test_vocabularies_of_another_size_are_refused(tokenizer, target_tokenizer):
 
 
 def test_what_is_no_model_or_tokenizer_is_refused(translator, tokenizer):
+    for search in ("beam", kt.BeamSearch):
+        with pytest.raises(TypeError, match="`search` must be a Search.*type"):
+            kt.Translator(translator.model, translator.tokenizer, search=search)
     with pytest.raises(TypeError, match="`model` must be a Transformer.*str"):
         kt.Translator("model", tokenizer)
     with pytest.raises(TypeError, match="`tokenizer` must be a Tokenizer.*str"):

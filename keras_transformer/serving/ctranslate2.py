@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_transformer.add_norm import LAYER_NORM_EPSILON
+from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
 from keras_transformer.positional_encoding import sinusoids
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -61,8 +62,8 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         overwrite: Whether to replace what is there.
 
     Raises:
-        FileExistsError: If the folder is not empty, unless `overwrite` and it
-            holds a CTranslate2 model.
+        FileExistsError: If something is there that is not empty, unless it
+            is a CTranslate2 model and `overwrite`.
         ImportError: If ctranslate2 is not installed.
         ValueError: If CTranslate2 has no such model: for an activation that
             it does not compute, heads of another size than `hidden_dim /
@@ -92,16 +93,8 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)
-    if (
-        os.path.isdir(folder)
-        and os.listdir(folder)
-        and not os.path.isfile(os.path.join(folder, "model.bin"))
-    ):
-        raise FileExistsError(
-            f"{os.fspath(folder)!r} holds something else than a CTranslate2 "
-            "model, and nothing in it was touched. Export to another folder."
-        )
-    with new_folder(folder, overwrite) as new:
+    check_replaceable(folder, overwrite, "a CTranslate2 model", "model.bin")
+    with new_folder(folder) as new:
         spec = _model_spec(translator, specs)
         spec.validate()
         spec.optimize()  # writes a matrix that several layers share once
@@ -154,8 +147,8 @@ def _model_spec(translator, specs):
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model)
 
-    pieces = translator.target_tokenizer.pieces
-    spec.register_source_vocabulary(translator.tokenizer.pieces)
+    pieces = [*translator.target_tokenizer.pieces]
+    spec.register_source_vocabulary([*translator.tokenizer.pieces])
     spec.register_target_vocabulary(pieces)
     spec.config.unk_token = pieces[UNKNOWN_TOKEN_ID]
     spec.config.bos_token = pieces[START_TOKEN_ID]

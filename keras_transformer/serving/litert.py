@@ -1,7 +1,6 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
 import contextlib
-import os
 import struct
 import tempfile
 
@@ -11,13 +10,12 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.lite.python import schema_py_generated as schema
 
-from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
-from keras_transformer.serving.saved_model import TranslationGraph
 from keras_transformer.translator import longest_source
 
 QUANTIZATIONS = (None, "float16", "int8")
@@ -59,6 +57,8 @@ def export_litert(
     A LiteRT graph cannot check anything: programs that do not use
     `LiteRTTranslator` check lengths before they call it.
 
+    Whatever the translator computes in, the file computes in float32.
+
     A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
     and leaves `translate_text` out.
 
@@ -76,6 +76,7 @@ def export_litert(
 
     Raises:
         FileExistsError: If there is such a file, unless `overwrite`.
+        OSError: If no file may be written there.
         RuntimeError: If Keras does not run on TensorFlow.
         ValueError: If there is no such quantization, or `text` is asked for
             with tokenizers that LiteRT cannot run.
@@ -89,9 +90,8 @@ def export_litert(
         )
     if text:
         _check_tokenizers(translator)
-    check_absent(path, overwrite)
-    if os.path.isdir(path):
-        raise FileExistsError(f"{os.fspath(path)!r} is a folder.")
+    check_file_to_write(path, overwrite)
+    translator = translator.with_dtype("float32")
     text = text and translator.search.num_hypotheses == 1
     signatures = _LiteRTGraph(translator).signatures(text, steps)
     content = _converted(translator.model, signatures, quantization)
@@ -175,17 +175,13 @@ def _converted(model, signatures, quantization):
 
 def _check_tokenizers(translator):
     for tokenizer in (translator.tokenizer, translator.target_tokenizer):
-        if not _is_fast(tokenizer):
+        if not tokenizer.is_fast:
             raise ValueError(
                 "`text` must be False for this tokenizer: LiteRT splits text "
                 "by unigram models without byte fallback only. Received: "
                 "text=True. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
                 " takes and returns strings all the same."
             )
-
-
-def _is_fast(tokenizer):
-    return tokenizer.is_unigram and not tokenizer.has_byte_fallback
 
 
 def operations(content: bytes) -> list[str]:
@@ -235,7 +231,6 @@ class _LiteRTGraph:
     def __init__(self, translator):
         self.translator = translator
         self.model = translator.model
-        self.text_graph = TranslationGraph(translator)
 
     def signatures(self, text, steps):
         """Makes the functions, by their names."""
@@ -270,11 +265,12 @@ class _LiteRTGraph:
 
     def _translate_text(self, translate_ids):
         """Translates one text: of one, ragged ids are a vector."""
-        graph = self.text_graph
+        source = self.translator.tokenizer.tensor_tokenizer()
+        target = self.translator.target_tokenizer.tensor_tokenizer()
         end_token_id = self.translator.tokenizer.end_token_id
 
         def translate_text(text):
-            pieces = graph.source_tokenizer.encode(text).flat_values
+            pieces = source.encode(text).flat_values
             # Empty text has no end token, only padding.
             end = tf.where(tf.size(pieces) > 0, end_token_id, 0)
             source_ids = tf.concat([pieces, tf.reshape(end, [1])], axis=0)
@@ -282,13 +278,11 @@ class _LiteRTGraph:
             target_ids = result["target_ids"][0]
             is_content = (target_ids != 0) & (target_ids != end_token_id)
             length = tf.reduce_sum(tf.cast(is_content, tf.int32))
-            target = tf.RaggedTensor.from_row_lengths(
+            row = tf.RaggedTensor.from_row_lengths(
                 target_ids[:length], tf.reshape(length, [1]), validate=False
             )
             return {
-                "translation": graph.target_tokenizer.operations.detokenize(
-                    target
-                ),
+                "translation": target.operations.detokenize(row),
                 "score": result["score"],
             }
 
@@ -326,11 +320,10 @@ class _LiteRTGraph:
 
     def _step_specs(self):
         layer = self.model.decoder.layers[0]
-        dtype = self.model.compute_dtype
 
         def cache(name, head_dim):
             shape = [self.model.num_layers, None, self.model.num_heads]
-            return tf.TensorSpec([*shape, None, head_dim], dtype, name=name)
+            return tf.TensorSpec([*shape, None, head_dim], name=name)
 
         return [
             tf.TensorSpec([None], tf.int32, name="token_ids"),
@@ -347,7 +340,7 @@ class _LiteRTGraph:
         models = {
             "source_model": self.translator.tokenizer.model,
             "target_model": target.model,
-            "is_fast": bytes([_is_fast(target)]),
+            "is_fast": bytes([target.is_fast]),
         }
         values = {
             name: np.frombuffer(model, "uint8")

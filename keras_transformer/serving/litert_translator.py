@@ -12,6 +12,8 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_texts
+from keras_transformer.pieces import ended
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -99,17 +101,8 @@ class LiteRTTranslator:
         return_scores: bool = False,
         tokens_per_batch: int = TOKENS_PER_BATCH,
     ):
-        if isinstance(texts, str) or not all(
-            isinstance(text, str) for text in texts
-        ):
-            raise TypeError(
-                "`texts` must be a sequence of strings. Received: "
-                f"{type(texts).__name__}."
-            )
-        rows = [
-            [*ids, END_TOKEN_ID] if ids else []
-            for ids in split_texts(self.source, list(texts))
-        ]
+        texts = check_texts("texts", texts)
+        rows = ended(split_texts(self.source, texts))
         self._check_lengths(rows)
         translations = [[""] * self.width for _ in rows]
         scores = np.full((len(rows), self.width), -np.inf, "float32")

@@ -13,7 +13,7 @@ import time
 
 
 def run_saved_model(path):
-    """Gives a function of strings to translations and scores."""
+    """Gives a function that loads it and gives one of strings to strings."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
@@ -37,7 +37,7 @@ def run_saved_model(path):
 
 
 def run_litert(path):
-    """Gives a function of strings to translations."""
+    """Gives a function that loads it and gives one of strings to strings."""
     from keras_transformer import LiteRTTranslator
 
     return lambda: LiteRTTranslator(path)

@@ -7,7 +7,7 @@ import os
 import keras
 import tensorflow as tf
 
-from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
 from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.batches import TOKENS_PER_BATCH
@@ -48,8 +48,8 @@ def export_saved_model(translator, path, overwrite: bool = False):
         overwrite: Whether to replace what is there.
 
     Raises:
-        FileExistsError: If the folder is not empty, unless `overwrite` and it
-            holds a SavedModel.
+        FileExistsError: If something is there that is not empty, unless it
+            is a SavedModel and `overwrite`.
         RuntimeError: If Keras does not run on TensorFlow.
     """
     if keras.backend.backend() != "tensorflow":
@@ -59,18 +59,9 @@ def export_saved_model(translator, path, overwrite: bool = False):
             "with KERAS_BACKEND=tensorflow; the translator's folder is the "
             "same for every backend."
         )
-    if (
-        os.path.isdir(path)
-        and os.listdir(path)
-        and not os.path.isfile(os.path.join(path, "saved_model.pb"))
-    ):
-        raise FileExistsError(
-            f"{os.fspath(path)!r} holds something else than a SavedModel, and "
-            "nothing in it was touched. Export to another folder."
-        )
-    check_absent(path, overwrite)
+    check_replaceable(path, overwrite, "a SavedModel", "saved_model.pb")
     graph = TranslationGraph(translator)
-    with new_folder(path, overwrite) as folder:
+    with new_folder(path) as folder:
         archive = keras.export.ExportArchive()
         archive.track(graph)
         text = tf.TensorSpec([None], tf.string, name="text")

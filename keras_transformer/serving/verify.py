@@ -13,6 +13,7 @@ import numpy as np
 
 import keras_transformer
 from keras_transformer.checks import check_finite
+from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert
 from keras_transformer.serving import portable
 
@@ -151,12 +152,7 @@ def verify_export(
             "`tolerance` must not be negative. Received: "
             f"tolerance={tolerance}."
         )
-    if isinstance(lines, str) or not all(isinstance(x, str) for x in lines):
-        raise TypeError(
-            "`lines` must be a sequence of strings. Received: "
-            f"{type(lines).__name__}."
-        )
-    lines = list(lines)
+    lines = check_texts("lines", lines)
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
     path = os.fspath(path)

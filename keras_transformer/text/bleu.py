@@ -4,6 +4,8 @@ import dataclasses
 
 import sacrebleu
 
+from keras_transformer.checks import check_choice
+
 
 @dataclasses.dataclass(frozen=True)
 class CorpusScores:
@@ -20,6 +22,12 @@ class CorpusScores:
     signature: str
 
 
+def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
+    """Makes the metric, or raises `ValueError`: there is no such tokenizer."""
+    check_choice(sacrebleu.BLEU.TOKENIZERS, tokenize=tokenize)
+    return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize)
+
+
 def corpus_scores(
     translations, references, lowercase: bool = False, tokenize: str = "13a"
 ) -> CorpusScores:
@@ -33,7 +41,8 @@ def corpus_scores(
             already.
 
     Raises:
-        ValueError: If the numbers of strings differ, or there are none.
+        ValueError: If the numbers of strings differ, there are none, or
+            sacreBLEU has no such tokenizer.
 
     Example:
     >>> corpus_scores(["ein Haus am See"], ["ein Haus am See"]).bleu
@@ -46,7 +55,7 @@ def corpus_scores(
             f"at least one. Received: {len(translations)} translations, "
             f"{len(references)} references."
         )
-    bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize)
+    bleu = bleu_metric(lowercase, tokenize)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
     return CorpusScores(
         bleu=round(bleu.corpus_score(translations, [references]).score, 4),

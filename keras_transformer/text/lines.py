@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from keras_transformer.checks import check_file
 
-# A longer list of strings is text.
+# In a short list of strings one file is enough to tell paths from text; of a
+# long one, which is text in most cases, only so many are looked at.
 MOST_PATHS = 100
 
 
@@ -50,8 +51,8 @@ def lines_of(files_or_lines) -> Iterator[str]:
 
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
-            A list of strings is taken as paths where it is short and one of
-            them is a file, else as lines.
+            A list of strings is taken as paths where one of at most a hundred
+            is a file, or all of the first hundred are; else as lines.
 
     Raises:
         FileNotFoundError: If a path is no file.
@@ -97,9 +98,10 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 
 
 def _are_paths(items):
-    if not isinstance(items, (list, tuple)) or len(items) > MOST_PATHS:
+    if not isinstance(items, (list, tuple)):
         return False
-    return any(map(_is_path, items))
+    is_path = map(_is_path, items[:MOST_PATHS])
+    return any(is_path) if len(items) <= MOST_PATHS else all(is_path)
 
 
 def _is_path(item):

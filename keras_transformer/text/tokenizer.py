@@ -5,6 +5,7 @@ import io
 import os
 import re
 
+import numpy as np
 import rich.console
 import sentencepiece
 import tensorflow as tf
@@ -46,6 +47,9 @@ class Tokenizer:
     Args:
         model: A serialised SentencePiece model, as in a `.model` file.
 
+    Attributes:
+        pieces: The text of every piece, by id.
+
     Raises:
         TypeError: If `model` is not bytes.
         ValueError: If `model` is no SentencePiece model, or has other special
@@ -85,6 +89,13 @@ class Tokenizer:
         ).trainer_spec
         self.is_unigram = settings.model_type == settings.UNIGRAM
         self.has_byte_fallback = settings.byte_fallback
+        # Whether tensorflow-text's fast operation, which runs in LiteRT, has
+        # the same ids: it has others for BPE, and knows no byte pieces.
+        self.is_fast = self.is_unigram and not self.has_byte_fallback
+        self.pieces = [
+            self._processor.IdToPiece(index)
+            for index in range(self.vocabulary_size)
+        ]
 
     @classmethod
     def train(
@@ -196,14 +207,6 @@ class Tokenizer:
         """Number `V` of pieces, the special ones included."""
         return self._processor.GetPieceSize()
 
-    @property
-    def pieces(self) -> list[str]:
-        """The text of every piece, by id."""
-        return [
-            self._processor.IdToPiece(index)
-            for index in range(self.vocabulary_size)
-        ]
-
     def encode(self, texts):
         """Turns a string into a list of ids, a sequence into a list of lists.
 
@@ -233,7 +236,7 @@ class Tokenizer:
             ValueError: If an id is not in the vocabulary.
         """
         rows = list(ids)
-        if rows and not hasattr(rows[0], "__len__"):
+        if rows and np.ndim(rows[0]) == 0:
             return self._join(self._content(rows))
         return [self._join(self._content(row)) for row in rows]
 
@@ -265,9 +268,9 @@ class Tokenizer:
         return TensorTokenizer(self)
 
     def _join(self, ids):
-        if not self.is_unigram or self.has_byte_fallback:
-            return self._processor.Decode(ids)
-        return join_pieces(self._processor, ids)
+        if self.is_fast:
+            return join_pieces(self._processor, ids)
+        return self._processor.Decode(ids)
 
     def _content(self, row):
         content = []
@@ -318,9 +321,7 @@ class TensorTokenizer(tf.Module):
 
     def __init__(self, tokenizer: Tokenizer):
         super().__init__()
-        # The fast one is a constant in the graph and runs in LiteRT, but
-        # gives other ids for BPE and knows no byte pieces.
-        if tokenizer.is_unigram and not tokenizer.has_byte_fallback:
+        if tokenizer.is_fast:
             self.operations = tf_text.FastSentencepieceTokenizer(
                 model=tokenizer.model
             )

@@ -487,6 +487,9 @@ def test_folder_of_something_else_is_untouched(exported, tmp_path, overwrite):
     message = "something else than a CTranslate2 model, and nothing in it was"
     with pytest.raises(FileExistsError, match=message):
         translator.export_ctranslate2(tmp_path, overwrite=overwrite)
+    with pytest.raises(FileExistsError, match=message):
+        file = tmp_path / "thesis.tex"
+        translator.export_ctranslate2(file, overwrite=overwrite)
     assert contents(tmp_path) == {"thesis.tex": b"precious"}
 
 

@@ -169,10 +169,16 @@ def exported(tmp_path_factory):
         tie_output=False,
         max_length=1000,
     )
+    # As the README's recipe trains; LiteRT has no products of bfloat16.
+    translators["bfloat16"] = make_translator(
+        kt.GreedySearch(), dtype="mixed_bfloat16"
+    )
     exports = []
     for name, translator in translators.items():
         translator.save(folder / name)
         options = {"text": name != "bpe", "steps": name != "beam best 2"}
+        if name == "bfloat16":
+            options["text"] = False
         exports.append((str(folder / name), f"{folder / name}.tflite", options))
     for quantization in ("float16", "int8"):
         path = folder / f"{quantization}.tflite"
@@ -191,6 +197,12 @@ def test_texts_are_translated_as_by_the_translator(exported, name):
     assert translations == expected
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-3)
     assert run([]) == []
+
+
+def test_any_dtype_becomes_float32(exported):
+    folder, translators = exported
+    expected = translators["bfloat16"].with_dtype("float32")(TEXTS)
+    assert kt.LiteRTTranslator(folder / "bfloat16.tflite")(TEXTS) == expected
 
 
 def test_text_inside_the_file_is_the_same(exported):
@@ -216,7 +228,8 @@ def test_files_hold_built_in_operations_and_those_on_text(exported):
     for path in folder.glob("*.tflite"):
         names = litert.operations(path.read_bytes())
         assert all(name.startswith("TFText>") for name in names)
-        assert bool(names) == (path.stem not in ("bpe", "beam best 2"))
+        without = ("bpe", "beam best 2", "bfloat16")
+        assert bool(names) == (path.stem not in without)
 
 
 def test_signatures(exported):
@@ -349,6 +362,7 @@ def test_texts_are_a_sequence_of_strings(exported):
     for texts in ("the cat", [1], [None]):
         with pytest.raises(TypeError, match="must be a sequence of strings"):
             run(texts)
+    assert run(iter(TEXTS)) == run(TEXTS)
 
 
 def test_files_are_verified(exported, tmp_path):
@@ -401,13 +415,14 @@ def test_workers_translate_side_by_side(exported):
     texts = [*TEXTS, "", *reversed(TEXTS)] * 3
     one = kt.LiteRTTranslator(folder / "greedy.tflite")
     three = kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=3)
+    options = {"return_scores": True, "tokens_per_batch": 64}
     for _ in range(3):
-        expected, expected_scores = one(texts, return_scores=True)
-        translations, scores = three(
-            texts, return_scores=True, tokens_per_batch=64
-        )
+        expected, expected_scores = one(texts, **options)
+        translations, scores = three(texts, **options)
         assert translations == expected
         np.testing.assert_array_equal(scores, expected_scores)
+    with pytest.raises(ValueError, match="`tokens_per_batch` must be at least"):
+        one(texts, tokens_per_batch=0)
     with pytest.raises(ValueError, match="`num_workers` must be at least 1"):
         kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=0)
 

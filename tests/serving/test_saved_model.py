@@ -430,6 +430,10 @@ def test_overwrite_refuses_what_is_no_export(exported, tmp_path):
     with pytest.raises(FileExistsError, match="something else than a Saved"):
         translator.export_saved_model(tmp_path, overwrite=True)
     assert os.listdir(tmp_path) == ["thesis.tex"]
+    file = tmp_path / "thesis.tex"
+    with pytest.raises(FileExistsError, match="something else than a Saved"):
+        translator.export_saved_model(file, overwrite=True)
+    assert file.read_text() == "precious"
 
 
 @pytest.mark.slow

@@ -38,6 +38,12 @@ def test_lowercase_ignores_case():
     assert lower.bleu > exact.bleu
 
 
+def test_tokenizers_are_those_of_sacrebleu():
+    message = "`tokenize` must be one of 'none', .*Received: tokenize='v13a'"
+    with pytest.raises(ValueError, match=message):
+        kt.corpus_scores(TRANSLATIONS, REFERENCES, tokenize="v13a")
+
+
 def test_tokenize_is_passed_on():
     scores = kt.corpus_scores(TRANSLATIONS, REFERENCES, tokenize="none")
     expected = sacrebleu.corpus_bleu(

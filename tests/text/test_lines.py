@@ -126,6 +126,17 @@ def test_paths_are_read_one_after_another(write, kind, sequence):
     assert list(lines_of(given)) == ["one", "two", "three"]
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_many_paths_are_read_too(write, kind):
+    paths = [write(f"{number}\n", f"{number}.en") for number in range(101)]
+    expected = [str(number) for number in range(101)]
+    assert list(lines_of([*map(kind, paths)])) == expected
+    assert list(lines_of(["a word", *map(str, paths)])) == [
+        "a word",
+        *map(str, paths),
+    ]
+
+
 @pytest.mark.parametrize("kind", [list, tuple, iter])
 def test_strings_that_are_no_files_are_lines(kind):
     lines = ["one", "", "two\x00three", "a" * 5000]

@@ -273,6 +273,7 @@ def test_decode_takes_arrays(trained):
     assert trained.decode(np.asarray(ids)) == "the museum"
     assert trained.decode(np.asarray([ids], "int64")) == ["the museum"]
     assert trained.decode(tf.constant([ids])) == ["the museum"]
+    assert trained.decode(tf.constant(ids)) == "the museum"
     assert trained.decode(np.zeros((2, 0), "int32")) == ["", ""]
 
 
