@@ -4,9 +4,12 @@ import contextlib
 import functools
 import importlib.util
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 import types
 
 import keras
@@ -252,6 +255,59 @@ def test_wmt14_trains_for_the_updates_of_the_paper(
     assert epochs[0]["--tokens-per-batch"] == 6_250
     assert epochs[0]["--average-last"] == 20
     assert epochs[0]["--preset"] == "big"
+
+
+# Stands for `keras-transformer`: is slow to save all, as training may be.
+SLOW_TO_STOP = """
+import signal, sys, time
+
+
+def stop(number, frame):
+    time.sleep(1)  # longer than `subprocess.run` would wait after Ctrl-C
+    print("saved", flush=True)
+    sys.exit(130)
+
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, stop)
+print("trains", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_wmt14_waits_until_training_that_is_stopped_has_saved(
+    wmt14, tmp_path, number
+):
+    package = tmp_path / "keras_transformer"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(SLOW_TO_STOP)
+    files = [str(tmp_path / side) for side in ("en", "de")]
+    write_pairs([*map(pathlib.Path, files)], [("a b", "c d")])
+    arguments = ["base", "--output", str(tmp_path / "out")]
+    for name in ("train", "validation", "test"):
+        arguments += [f"--{name}", *files]
+    process = subprocess.Popen(
+        [sys.executable, wmt14.__file__, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # as in a terminal of its own
+    )
+    try:
+        assert process.stdout.readline() == "trains\n"
+        time.sleep(0.5)  # until it waits
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, output) == (130, "saved\n")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ test set with the mean of the last checkpoints.
 import argparse
 import itertools
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -81,15 +82,32 @@ def clean(paths, cleaned, most_lines=None):
 
 
 def command(*arguments):
-    """Runs `keras-transformer` and returns what it prints."""
+    """Runs `keras-transformer` and returns what it prints.
+
+    It is waited for where this is to stop, as training saves all before it
+    ends. The terminal sends Ctrl-C to both; SIGTERM is handed on.
+    """
     arguments = [str(argument) for argument in arguments]
     print(f"keras-transformer {shlex.join(arguments)}", file=sys.stderr)
-    return subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, "-m", "keras_transformer", *arguments],
-        check=True,
         stdout=None if arguments[0] == "train" else subprocess.PIPE,
         text=True,
-    ).stdout
+    )
+    handlers = {
+        signal.SIGINT: signal.SIG_IGN,
+        signal.SIGTERM: lambda number, frame: process.send_signal(number),
+    }
+    for number, handler in handlers.items():
+        handlers[number] = signal.signal(number, handler)  # the one before
+    try:
+        output, _ = process.communicate()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return output
 
 
 def count_batches(translator, files, sizes):
@@ -190,7 +208,8 @@ def main(arguments=None):
     try:
         run(parser.parse_args(arguments))
     except subprocess.CalledProcessError as error:  # has said why
-        parser.exit(error.returncode)
+        code = error.returncode
+        parser.exit(code if code > 0 else 128 - code)  # a signal, as shells do
     except (OSError, ValueError) as error:
         parser.exit(2, f"wmt14.py: {error}\n")
 
