@@ -232,20 +232,30 @@ def test_wmt14_refuses_files_that_drifted_apart(wmt14, tmp_path, capsys):
     assert "as many lines as each other" in error and error.count("\n") == 1
 
 
-def test_wmt14_trains_for_the_updates_of_the_paper(
-    wmt14, tmp_path, monkeypatch
-):
+@pytest.fixture
+def commands(wmt14, monkeypatch):
+    """The commands of the example, which it then does not run."""
     commands = []
     monkeypatch.setattr(wmt14, "command", lambda *a: commands.append(a))
     monkeypatch.setattr(wmt14, "count_batches", lambda *a: 22_000)
-    options = types.SimpleNamespace(
-        size="big",
-        dry_run=False,
-        accumulate=4,
-        validation=["v.en", "v.de"],
-        dtype="mixed_bfloat16",
-        seed=1,
-    )
+    return commands
+
+
+def wmt14_options(**options):
+    defaults = {
+        "size": "big",
+        "dry_run": False,
+        "accumulate": 1,
+        "validation": ["v.en", "v.de"],
+        "dtype": "mixed_bfloat16",
+        "seed": 1,
+        "distribute": None,
+    }
+    return types.SimpleNamespace(**{**defaults, **options})
+
+
+def test_wmt14_trains_for_the_updates_of_the_paper(wmt14, tmp_path, commands):
+    options = wmt14_options(accumulate=4)
     for _ in range(2):  # the second goes on, and counts no more
         wmt14.train(tmp_path, ["t.en", "t.de"], options)
     epochs = [dict(zip(c[:-1], c[1:], strict=True)) for c in commands]
@@ -255,6 +265,14 @@ def test_wmt14_trains_for_the_updates_of_the_paper(
     assert epochs[0]["--tokens-per-batch"] == 6_250
     assert epochs[0]["--average-last"] == 20
     assert epochs[0]["--preset"] == "big"
+    assert "--distribute" not in epochs[0]
+
+
+def test_wmt14_hands_on_what_to_train_on(wmt14, tmp_path, commands):
+    options = wmt14_options(distribute="mirrored")
+    wmt14.train(tmp_path, ["t.en", "t.de"], options)
+    for command in commands:
+        assert command[command.index("--distribute") + 1] == "mirrored"
 
 
 # Stands for `keras-transformer`: is slow to save all, as training may be.

@@ -140,6 +140,8 @@ def train(folder, files, options):
         "dtype": options.dtype,
         "seed": options.seed,
     }
+    if options.distribute:
+        settings["distribute"] = options.distribute
     arguments = ["train", *files, "--validation", *options.validation]
     for name, value in settings.items():
         arguments += [f"--{name.replace('_', '-')}", value]
@@ -203,6 +205,11 @@ def main(arguments=None):
         default=1,
         choices=(1, 2, 4, 5, 8, 10),
         help="batches that the 25,000 tokens of an update are split into",
+    )
+    parser.add_argument(
+        "--distribute",
+        choices=("mirrored",),
+        help="train on all GPUs of this machine; goes without --accumulate",
     )
     parser.add_argument("--dry-run", action="store_true")
     try:
