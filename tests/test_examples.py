@@ -178,10 +178,29 @@ def test_multi30k_says_in_a_line_what_is_wrong(multi30k, tmp_path, capsys):
     assert "as many lines as each other" in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan"])
+def test_multi30k_needs_minutes_that_end(multi30k, capsys, text):
+    arguments = ["raw", "--output", "out", "--minutes", text]
+    for name in ("train", "validation", "test"):
+        arguments += [f"--{name}", "a", "b"]
+    with pytest.raises(SystemExit):
+        multi30k.main(arguments)
+    expected = f"--minutes: must be above 0. Received: {text}.\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
+def test_multi30k_results_of_a_diverged_training_are_json(multi30k):
+    assert multi30k.finite(1.5) == 1.5
+    assert multi30k.finite(float("nan")) is None
+    assert multi30k.finite(float("inf")) is None
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["segmented", "raw"])
+@pytest.mark.parametrize(
+    ("case", "minutes"), [("segmented", 60.0), ("raw", None)]
+)
 def test_multi30k_trains_and_scores(
-    multi30k, quickstart, tmp_path, monkeypatch, case
+    multi30k, quickstart, tmp_path, monkeypatch, case, minutes
 ):
     monkeypatch.setattr(multi30k, "MOST_UPDATES", 1)
     monkeypatch.setattr(multi30k, "VOCABULARY_SIZE", 120)
@@ -193,6 +212,11 @@ def test_multi30k_trains_and_scores(
         files = [tmp_path / f"{name}.{side}" for side in ("en", "de")]
         write_pairs(files, pairs[:count])
         arguments += [f"--{name}", *map(str, files)]
+    if minutes:
+        arguments += ["--minutes", str(minutes)]
+    # Of a run that died before it wrote `results.json`.
+    (tmp_path / "out" / "translator").mkdir(parents=True)
+    (tmp_path / "out" / "translator" / "weights").touch()
     multi30k.main(arguments)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["updates"] >= 1
@@ -201,6 +225,7 @@ def test_multi30k_trains_and_scores(
     assert tokenize[case] in results["signature"]
     assert results["settings"]["BEAM_WIDTH"] == 5
     assert results["arguments"]["seed"] == 7
+    assert results["arguments"]["minutes"] == minutes
     written = (tmp_path / "out" / "translations.txt").read_text()
     assert written.count("\n") == 2
     with pytest.raises(SystemExit):

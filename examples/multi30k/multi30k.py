@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ import keras_transformer as kt
 TOKENS_PER_BATCH = 4096  # with padding, of the longer side
 BATCHES_PER_UPDATE = 2
 MOST_UPDATES = 8000
-WARMUP_STEPS = 2000
+WARMUP_STEPS = 1000
 PEAK_LEARNING_RATE = 0.005
 LABEL_SMOOTHING = 0.1
 PATIENCE = 10  # epochs
@@ -73,16 +74,18 @@ class TimeLimit(keras.callbacks.Callback):
 def fit(model, batches, validation, minutes):
     """Trains until the validation loss, the updates or the time end it."""
     epochs = max(MOST_UPDATES * BATCHES_PER_UPDATE // len(batches), 1)
+    callbacks = [
+        kt.WeightAveraging(last=AVERAGED_EPOCHS),
+        keras.callbacks.EarlyStopping("val_loss", patience=PATIENCE),
+    ]
+    if minutes is not None:
+        callbacks.append(TimeLimit(minutes))
     start = time.perf_counter()
     history = model.fit(
         batches,
         validation_data=validation,
         epochs=epochs,
-        callbacks=[
-            kt.WeightAveraging(last=AVERAGED_EPOCHS),
-            keras.callbacks.EarlyStopping("val_loss", patience=PATIENCE),
-            TimeLimit(minutes),
-        ],
+        callbacks=callbacks,
         verbose=2,
     ).history
     return {
@@ -90,9 +93,14 @@ def fit(model, batches, validation, minutes):
         "weights": model.count_params(),
         "epochs": len(history["loss"]),
         "updates": int(model.optimizer.iterations),
-        "validation_loss": history["val_loss"][-1],
-        "validation_perplexity": history["val_perplexity"][-1],
+        "validation_loss": finite(history["val_loss"][-1]),
+        "validation_perplexity": finite(history["val_perplexity"][-1]),
     }
+
+
+def finite(value):
+    """A number, or `None` where training has diverged: JSON has no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def search():
@@ -156,7 +164,8 @@ def raw(options):
     translator = kt.Translator(model, tokenizer, search=search())
     sources, references = read_pairs(options.test)
     found = translator(sources)
-    translator.save(options.output / "translator")
+    # There may be one of a run that died; of one that ended, `run` knows.
+    translator.save(options.output / "translator", overwrite=True)
     return results, found, kt.corpus_scores(found, references)
 
 
@@ -175,12 +184,23 @@ def run(options):
     options.output.mkdir(parents=True, exist_ok=True)
     for path, text in (
         (options.output / "translations.txt", "\n".join([*found, ""])),
-        (report, json.dumps(results, indent=2, default=str)),
+        (
+            report,
+            json.dumps(results, indent=2, default=str, allow_nan=False),
+        ),
     ):
         partial = path.with_suffix(".partial")
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
     print(f"BLEU {scores.bleu:.2f} {scores.signature}; all in {report}")
+
+
+def minutes(text):
+    """The value of `--minutes`."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be above 0. Received: {text}.")
+    return value
 
 
 def main(arguments=None):
@@ -197,8 +217,7 @@ def main(arguments=None):
     parser.add_argument("--dtype", default="float32", help="Keras policy")
     parser.add_argument(
         "--minutes",
-        type=float,
-        default=float("inf"),
+        type=minutes,
         help="end training with the epoch in which they are over",
     )
     try:
