@@ -4,20 +4,31 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 
 
-def write_file(path, content: bytes):
-    """Writes a file beside its place, then renames it there."""
+def write_file(path, content: bytes | Callable):
+    """Writes a file beside its place, then renames it there.
+
+    Args:
+        path: The file.
+        content: Its bytes; or a function that writes them to the path that it
+            is called with.
+    """
     path = os.fspath(path)
     folder = os.path.dirname(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(
         prefix=f".{os.path.basename(path)}.", dir=folder
     )
+    os.close(descriptor)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
+        if callable(content):
+            content(partial)
+        else:
+            with open(partial, "wb") as file:
+                file.write(content)
+        with open(partial, "r+b") as file:
             os.fsync(file.fileno())
         os.chmod(partial, 0o666 & ~_umask())
         os.replace(partial, path)

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -348,8 +349,8 @@ def test_checkpoint_of_another_optimizer_is_refused():
 
 def test_only_the_last_two_checkpoints_stay(tmp_path):
     unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
-    (tmp_path / unfinished).touch()
-    (tmp_path / "notes").touch()
+    for name in (unfinished, ".tmpAbc123", "notes"):
+        (tmp_path / name).touch()
     for epoch, batch in ((0, 5), (0, 10), (1, 0)):
         Checkpoint(epoch, batch).write(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -358,6 +359,40 @@ def test_only_the_last_two_checkpoints_stay(tmp_path):
         "notes",
     ]
     assert Checkpoint.newest(tmp_path).epoch == 1
+
+
+def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
+    code = (
+        "import resource, sys, numpy;"
+        "from keras_transformer.training_run.checkpoint import Checkpoint;"
+        "tensors = {name: numpy.ones(10**7) for name in 'ab'};"
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "before = most();"
+        "Checkpoint(tensors=tensors).write(sys.argv[1]);"
+        "print(most() - before)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size > 160_000_000
+    assert int(process.stdout) * 1024 < 40_000_000
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpoint = Checkpoint(tensors={"a": np.zeros(10_000)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            checkpoint.write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno == errno.EFBIG
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow

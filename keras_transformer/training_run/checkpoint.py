@@ -18,7 +18,8 @@ from keras_transformer.translator import named_weights
 
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5})-batch-(\d{8})\.safetensors")
-UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}")  # of a killed process
+# What a killed process leaves: our file, or that of safetensors beside it.
+UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}|\.tmp\w{{6}}")
 
 # What reading a damaged file raises.
 DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
@@ -86,10 +87,11 @@ class Checkpoint:
             "sha256": _digest(self.tensors),
         }
         name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
-        content = safetensors.numpy.save(
-            self.tensors, metadata={"state": json.dumps(state)}
+        metadata = {"state": json.dumps(state)}
+        write_file(
+            os.path.join(folder, name),
+            lambda path: _save(self.tensors, path, metadata),
         )
-        write_file(os.path.join(folder, name), content)
         names = os.listdir(folder)
         whole = sorted(filter(NAME.fullmatch, names))
         for name in [*whole[:-KEPT], *filter(UNFINISHED.fullmatch, names)]:
@@ -168,6 +170,19 @@ def _states(model):
         "random": model.non_trainable_variables,  # seeds of dropout
         "metrics": model.metrics_variables,
     }
+
+
+def _save(tensors, path, metadata):
+    """Writes tensors one by one, as there may be no memory for a copy."""
+    try:
+        safetensors.numpy.save_file(tensors, path, metadata)
+    except safetensors.SafetensorError as error:
+        # A full disk, for one, is known by its number.
+        match = re.search(r"os error (\d+)", str(error))
+        if match is None:
+            raise
+        number = int(match[1])
+        raise OSError(number, os.strerror(number), path) from error
 
 
 def _digest(tensors):
