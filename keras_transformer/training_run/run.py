@@ -198,7 +198,10 @@ class TrainingRun:
         if self.history is None:
             return f"Nothing was changed in {self.output}."
         if self.saved is None:
-            return f"No epoch has ended; {self.output} has no translator yet."
+            return (
+                f"No epoch has ended; {self.output} has no translator of this "
+                "training yet."
+            )
         best = ""
         if self.keep_best:
             best = f", the best of {len(self.history)} by {self.monitor},"
