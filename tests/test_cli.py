@@ -198,6 +198,8 @@ def test_training_prints_losses_samples_and_what_to_do_next(trained):
     assert len(re.findall(r"^ +-> ", trained.output, re.MULTILINE)) == 2
     assert "text.en" in trained.errors
     assert "72 pairs, 72 kept" in trained.errors
+    assert re.search(r"^Training on .*\.$", trained.errors, re.MULTILINE)
+    assert "learning rate peaks" not in trained.errors
     assert f"after epoch 2 is in {trained.folder}" in trained.errors
     assert f"keras-transformer translate {trained.folder}" in trained.errors
 
@@ -273,6 +275,7 @@ def test_same_command_after_the_end_says_so(trained, tmp_path):
     )
     assert result.code == 0, result.errors
     assert f"after epoch 2 is in {trained.folder}" in result.errors
+    assert "Training on" not in result.errors
     after = files_in(trained.folder)
     assert after["translator.json"] == before["translator.json"]
     assert epochs_in_log(trained.folder) == [0, 1]

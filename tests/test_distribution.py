@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 
 import keras
 import numpy as np
@@ -179,6 +180,8 @@ def test_two_processes_come_to_the_same_as_one(alone, text, tmp_path):
     assert "Epoch" not in other[1]
     commands = (folder / "training" / "commands.txt").read_text()
     assert len(commands.splitlines()) == 1
+    assert "Training on 2 CPUs of 2 processes." in chief[2]
+    assert "Training on" not in other[2]
 
 
 @pytest.mark.slow
@@ -351,6 +354,34 @@ def test_one_process_is_its_own_chief():
     assert distribution.by_chief(lambda: 3) == 3
     assert distribution.agrees_to_stop(True, 1)
     assert not distribution.agrees_to_stop(False, 2)
+
+
+@pytest.mark.parametrize("cores", [1, 16])
+def test_one_device_of_the_processor_is_its_cores(monkeypatch, cores):
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda _: set(range(cores)), raising=False
+    )
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: [])
+    expected = {1: "the CPU, 1 core", 16: "the CPU, 16 cores"}[cores]
+    assert Distribution().devices() == expected
+    assert Distribution(num_devices=2).devices() == "2 CPUs"
+
+
+def test_devices_of_tensorflow_are_counted(monkeypatch):
+    monkeypatch.setattr(
+        tf.config, "list_logical_devices", lambda kind: [kind] * 8
+    )
+    assert Distribution().devices() == "1 GPU"
+    assert Distribution(num_devices=8).devices() == "8 GPUs"
+
+
+def test_devices_of_jax_are_counted(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    device = types.SimpleNamespace(platform="tpu")
+    monkeypatch.setattr(jax, "local_devices", lambda: [device] * 4)
+    distribution = Distribution(num_devices=8, num_processes=2)
+    assert distribution.devices() == "8 TPUs of 2 processes"
 
 
 def test_what_the_chief_finds_is_the_outcome_in_all(monkeypatch):

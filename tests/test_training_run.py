@@ -212,6 +212,19 @@ def test_curves_leave_out_what_is_not_known(tmp_path):
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_training_says_if_it_ends_before_the_learning_rate_peaks(
+    text, tmp_path, capsys
+):
+    settings = {"epochs": 1, "accumulate": 3, "warmup_steps": 4000}
+    run = train(tmp_path / "run", text, settings)
+    errors = capsys.readouterr().err.splitlines()
+    assert (
+        f"Training ends after {run.num_batches // 3} updates, before the "
+        "learning rate peaks, after 4,000. Pass fewer `--warmup-steps`, or "
+        "more `--epochs`."
+    ) in errors
+
+
 # Going on.
 
 

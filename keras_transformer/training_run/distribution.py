@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pickle
 from collections.abc import Callable
 
@@ -38,6 +39,16 @@ class Distribution:
     def is_chief(self) -> bool:
         """Whether this process has the run's folder."""
         return self.process == 0
+
+    def devices(self) -> str:
+        """What is trained on, in words."""
+        kind = _kind_of_devices()
+        if kind == "CPU" and self.num_devices == 1:
+            return f"the CPU, {_count(_num_cores(), 'core')}"
+        devices = _count(self.num_devices, kind)
+        if self.num_processes > 1:
+            devices += f" of {self.num_processes} processes"
+        return devices
 
     def by_chief(self, function):
         """Calls a function in the chief; gives or raises its outcome in all.
@@ -144,7 +155,7 @@ def distributed(name: str | None, seed: int):
     if name is None:
         yield Distribution()
     elif name == "mirrored":
-        kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        kind = _kind_of_devices()
         devices = [d.name for d in tf.config.list_logical_devices(kind)]
         strategy = tf.distribute.MirroredStrategy(devices)
         yield Distribution(strategy.scope, num_devices=len(devices))
@@ -185,6 +196,25 @@ def _multihost(seed):
             "has ended, the same command in all processes goes on from the "
             f"last checkpoint. Received: {error}"
         ) from error
+
+
+def _kind_of_devices():
+    """CPU, GPU or TPU: what Keras computes on."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.local_devices()[0].platform.upper()
+    return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+
+
+def _num_cores():
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _count(number, noun):
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _from_chief(content):

@@ -413,6 +413,8 @@ class TrainingRun:
         self.saved = self.saved_epoch()
         if start.tensors:
             self._go_on_from(start)
+        if self.distribution.is_chief and start.epoch < self.epochs:
+            self._announce()
         self.curves = importlib.util.find_spec("matplotlib") is not None
         if not self.curves and self.distribution.is_chief:
             print(
@@ -455,6 +457,18 @@ class TrainingRun:
         if stop:
             print(
                 f"{self.monitor} has not improved for {self.patience} epochs.",
+                file=sys.stderr,
+            )
+
+    def _announce(self):
+        """Says what is trained on, and where it is too short to learn much."""
+        print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
+        updates = self.epochs * self.num_batches // self.accumulate
+        if updates < self.warmup_steps:
+            print(
+                f"Training ends after {updates:,} updates, before the learning "
+                f"rate peaks, after {self.warmup_steps:,}. Pass fewer "
+                "`--warmup-steps`, or more `--epochs`.",
                 file=sys.stderr,
             )
 
