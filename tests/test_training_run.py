@@ -508,10 +508,10 @@ def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
 # Early stopping and the best epoch.
 
 
-@pytest.mark.slow
-def test_best_epoch_is_kept_and_training_stops(
-    text, tmp_path, monkeypatch, capsys
-):
+@pytest.fixture
+def scores(monkeypatch):
+    """Sets what the epochs to come score."""
+
     def scores(values):
         scores = iter(values)
         monkeypatch.setattr(
@@ -520,6 +520,11 @@ def test_best_epoch_is_kept_and_training_stops(
             lambda *_, **__: kt.CorpusScores(next(scores), 0.0, ""),
         )
 
+    return scores
+
+
+@pytest.mark.slow
+def test_best_epoch_is_kept_and_training_stops(text, tmp_path, scores, capsys):
     folder = tmp_path / "run"
     settings = {
         "monitor": "val_bleu",
@@ -542,6 +547,29 @@ def test_best_epoch_is_kept_and_training_stops(
         np.testing.assert_array_equal(found, weight)
     train(folder, text, settings)
     assert len(losses(folder)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_the_first_process_alone_says_how_it_goes(
+    text, tmp_path, scores, monkeypatch, capsys, process
+):
+    distribution = Distribution(process=process)
+    monkeypatch.setattr(
+        run_module,
+        "distributed",
+        lambda *_: contextlib.nullcontext(distribution),
+    )
+    scores([5.0, 4.0])
+    settings = {"monitor": "val_bleu", "patience": 1, "warmup_steps": 4000}
+    train(tmp_path / "run", text, settings)
+    errors = capsys.readouterr().err
+    for message in (
+        "Training on ",
+        "before the learning rate peaks",
+        "val_bleu has not improved for 1 epochs",
+    ):
+        assert (message in errors) == (process == 0)
 
 
 @pytest.mark.parametrize(

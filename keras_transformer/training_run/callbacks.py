@@ -136,18 +136,14 @@ class Checkpoints(keras.callbacks.Callback):
         run: The `TrainingRun`.
         start: The `Checkpoint` that training begins with.
         interrupt: An `Interrupt`.
-        averaging: A `WeightAveraging`, or `None`.
-        every: Batches of an epoch between two checkpoints; one at its end
-            otherwise.
     """
 
-    def __init__(self, run, start, interrupt, averaging=None, every=None):
+    def __init__(self, run, start, interrupt):
         super().__init__()
         self.run = run
         self.start = start
         self.interrupt = interrupt
-        self.averaging = averaging
-        self.every = every
+        self.every = run.save_every * run.accumulate  # batches
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -163,16 +159,17 @@ class Checkpoints(keras.callbacks.Callback):
             return  # the epoch's end is next
         stops = self._stops(done)
         if stops or (self.every and done % self.every == 0):
-            self._write(self.epoch, done)
+            self.run.write_checkpoint(self.epoch, done)
         if stops:
             raise KeyboardInterrupt
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.averaging:
-            self.averaging.restore()
-        self._write(epoch + 1, 0)
-        if self.averaging:
-            self.averaging.apply()
+        averaging = self.run.averaging
+        if averaging:
+            averaging.restore()
+        self.run.write_checkpoint(epoch + 1, 0)
+        if averaging:
+            averaging.apply()
         if self._stops(self.run.num_batches):
             raise KeyboardInterrupt
 
@@ -181,9 +178,6 @@ class Checkpoints(keras.callbacks.Callback):
             self.interrupt.requested,
             self.epoch * self.run.num_batches + done,
         )
-
-    def _write(self, epoch, batch):
-        self.run.write_checkpoint(epoch, batch, self.model, self.averaging)
 
 
 def _table(history):

@@ -42,7 +42,8 @@ from keras_transformer.transformer import Transformer
 from keras_transformer.translator import LONGEST_SOURCE
 from keras_transformer.translator import Translator
 
-# What may change when a training goes on: it changes no update.
+# What may change when a training goes on: it changes no update, `distribute`
+# none but by dropout and rounding.
 MAY_CHANGE = (
     "output",
     "epochs",
@@ -222,13 +223,14 @@ class TrainingRun:
         best = max if self.monitor == "val_bleu" else min
         return best(scored, key=lambda row: row[self.monitor])["epoch"]
 
-    def write_checkpoint(self, epoch, batch, model, averaging):
+    def write_checkpoint(self, epoch, batch):
         """Writes what training goes on from."""
         if not self.distribution.is_chief:
             return
-        Checkpoint.of(epoch, batch, self.history, model, averaging).write(
-            self.folder.path("checkpoints")
+        checkpoint = Checkpoint.of(
+            epoch, batch, self.history, self.translator.model, self.averaging
         )
+        checkpoint.write(self.folder.path("checkpoints"))
 
     def _open(self, stack, source, target, data, resume, overwrite):
         """Gives whether a training goes on, and its vocabulary."""
@@ -454,7 +456,7 @@ class TrainingRun:
                 )
                 stop = self._stops_early()
             callbacks.end()
-        if stop:
+        if stop and self.distribution.is_chief:
             print(
                 f"{self.monitor} has not improved for {self.patience} epochs.",
                 file=sys.stderr,
@@ -539,10 +541,7 @@ class TrainingRun:
                     mode="max" if self.monitor == "val_bleu" else "min",
                 )
             )
-        every = self.save_every * self.accumulate
-        callbacks.append(
-            Checkpoints(self, start, interrupt, self.averaging, every)
-        )
+        callbacks.append(Checkpoints(self, start, interrupt))
         return callbacks
 
     def _replay(self, callbacks):
