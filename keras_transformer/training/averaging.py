@@ -1,6 +1,7 @@
 """Means of the weights that training passes through, section 6.1."""
 
 import collections
+import math
 
 import keras
 import numpy as np
@@ -36,7 +37,9 @@ class WeightAveraging(keras.callbacks.Callback):
             the memory of the host.
         decay: Weight of a sample relative to the next one, in `[0, 1)`.
         every: Optimizer updates between two samples. By default `last` takes
-            one at the end of each epoch, `decay` one after each update.
+            one at the end of each epoch, `decay` one after each update. With
+            `compile(steps_per_execution=...)` there is at most one sample an
+            execution, at its end.
 
     Raises:
         ValueError: If not exactly one of `last` and `decay` is given, or one
@@ -155,10 +158,20 @@ class WeightAveraging(keras.callbacks.Callback):
         self.restore()
         self._sampled = False
 
+    def on_train_batch_begin(self, batch, logs=None):
+        self._first_batch = batch
+
     def on_train_batch_end(self, batch, logs=None):
-        self._num_batches += 1
-        if self.every and self._num_batches % self._batches_between() == 0:
-            self._sample()
+        # From the first of an execution to its last, which Keras counts as if
+        # the epoch went on.
+        steps = (self.params or {}).get("steps")
+        end = min(batch + 1, steps or math.inf)
+        before = self._num_batches
+        self._num_batches += end - self._first_batch
+        if self.every:
+            between = self._batches_between()
+            if before // between < self._num_batches // between:
+                self._sample()
 
     def on_epoch_end(self, epoch, logs=None):
         self._sample_epoch()
@@ -184,6 +197,7 @@ class WeightAveraging(keras.callbacks.Callback):
     def _forget(self):
         self._num_samples = 0
         self._num_batches = 0
+        self._first_batch = 0  # of what is executed
         self._samples = collections.deque(maxlen=self.last)
         self._mean = None
         self._weights = None  # those of the model, while averages are in it

@@ -154,6 +154,35 @@ def test_updates_are_counted_where_gradients_accumulate():
     assert_equal(trainable(model), expected, rtol=1e-5, atol=1e-6)
 
 
+# Batches that are done after each execution of two, of epochs of three.
+DONE = [2, 3, 5, 6, 8, 9, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sampled"),
+    [
+        ({"decay": 0.5}, DONE),
+        ({"decay": 0.5, "every": 2}, [2, 5, 6, 8, 11, 12]),
+        ({"last": 3, "every": 3}, [6, 9, 12]),
+        ({"last": 2, "every": 4}, [8, 12]),
+    ],
+)
+def test_batches_are_counted_where_several_are_executed(arguments, sampled):
+    watch, averaging = Watch(), kt.WeightAveraging(**arguments)
+    model = make_model()
+    model.compile("sgd", "mse", steps_per_execution=2, **COMPILE)
+    fit(model, averaging, watch)
+    samples = [watch.batches[DONE.index(done)] for done in sampled]
+    if averaging.last:
+        expected = mean_of_last(samples, averaging.last)
+    else:
+        expected = decayed_mean(samples, averaging.decay)
+    assert_equal(trainable(model), expected, rtol=1e-5, atol=1e-6)
+    store = {}
+    averaging.save_own_variables(store)
+    assert store["num_batches"] == EPOCHS * BATCHES
+
+
 def test_the_model_checkpoint_is_the_mean(tmp_path):
     averaging = kt.WeightAveraging(last=3)
     model = make_model()
