@@ -1,14 +1,10 @@
 """The table, the samples and the plot of `load.py`."""
 
-import json
 from pathlib import Path
 
 import load_case
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt  # noqa: E402
+import report
+from matplotlib import pyplot as plt
 
 HEADER = (
     "export",
@@ -32,15 +28,9 @@ def write(results: dict, folder: Path):
         "sentences. Most resident memory of the first and of the last third "
         "after the warm-up; what was traced and compiled after it."
     )
-    rows = [
-        HEADER,
-        ["---"] * len(HEADER),
-        *(_row(*item) for item in results["engines"].items()),
-    ]
-    table = [f"| {' | '.join(map(str, cells))} |" for cells in rows]
-    text = "\n".join(["# Under load", "", about, "", *table]) + "\n"
-    (folder / "load.md").write_text(text, "utf-8")
-    (folder / "load.json").write_text(json.dumps(results, indent=1), "utf-8")
+    rows = [_row(*item) for item in results["engines"].items()]
+    lines = ["# Under load", "", about, "", *report.table(HEADER, rows)]
+    report.write(folder / "load", lines, results)
     _draw(results["engines"], folder / "load.png")
 
 

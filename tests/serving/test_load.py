@@ -72,6 +72,31 @@ def test_a_translator_is_exported_first(small, tmp_path):
         assert measured["different"] == 0
 
 
+def test_the_report_is_a_table_and_what_it_is_of(
+    load_case, tmp_path, monkeypatch
+):
+    import load_report
+
+    monkeypatch.setattr(load_report, "_draw", lambda *_: None)
+    measured = {
+        "samples": samples([2e9] * 12, [3] * 12),
+        "calls": 1234,
+        "different": 0,
+        "errors": [],
+    }
+    measured |= load_case.judge(measured)
+    options = {"threads": 8, "seconds": 60.0, "text": "test.en"}
+    results = {"options": options, "engines": {"litert": measured}}
+    load_report.write(results, tmp_path)
+    *_, header, _, row = (tmp_path / "load.md").read_text("utf-8").splitlines()
+    assert header.startswith("| export | calls | other answers |")
+    assert (
+        row == "| LiteRT | 1,234 | 0 | 0 | 2,000 MB | 2,000 MB | 0 | 0 | good |"
+    )
+    written = (tmp_path / "load.json").read_text("utf-8")
+    assert json.loads(written) == results
+
+
 def translate(texts):
     return [text.upper() for text in texts]
 
