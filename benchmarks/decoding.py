@@ -74,9 +74,14 @@ def measure(
 ):
     """Measure decoding: ours and other engines in turn, on the same weights.
 
-    Writes a table, raw times and a plot. Engines: graph, xla, ct2-float32,
-    ct2-int8, keras-hub, marian; with --text translator, translator-xla,
-    saved-model, saved-model-xla, ct2-float32, ct2-int8.
+    Writes a table, raw times and a plot.
+
+    \b
+    Engines:
+      graph, xla, litert, litert-int8, ct2-float32, ct2-int8, keras-hub, marian
+    Engines of --text:
+      translator, translator-xla, saved-model, saved-model-xla,
+      litert-float32, litert-int8, ct2-float32, ct2-int8
 
     \b
     Example:

@@ -92,6 +92,14 @@ def test_a_bad_option_is_one_line(arguments, message, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_help_names_every_engine(modules):
+    process = benchmark("--help")
+    assert process.returncode == 0, process.stderr
+    words = " ".join(process.stdout.split())
+    for name in ("engines", "text_case"):
+        assert f": {', '.join(modules(name).ENGINES)} " in words
+
+
 @pytest.mark.slow
 def test_an_engine_that_fails_does_not_stop_the_others(tmp_path):
     broken = tmp_path / "broken"
