@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 from cases import Case
+from cases import cores
 from cases import pieces_of
 from cases import search_of
 from cases import sources
@@ -107,7 +108,7 @@ class LiteRT(Graph):
         self.contents = {}
 
     def settings(self, case):
-        return [{"num_threads": number} for number in (1, 2)]
+        return [{"num_threads": number} for number in sorted({1, cores()})]
 
     def prepare(self, case, num_threads=1):
         from ai_edge_litert.interpreter import Interpreter

@@ -159,7 +159,7 @@ def floor(sizes: dict[str, int], case: Case, float32_per_second: float):
     over the steps, as it is in what is measured.
 
     Args:
-        sizes: From `engines.make_weights`.
+        sizes: From `cases.make_weights`.
         case: The `Case`.
         float32_per_second: From `ceilings`.
 
