@@ -58,7 +58,7 @@ def measure(
     """  # noqa: D301
     if not os.path.exists("/proc/self/statm"):
         raise OSError("Memory is read from /proc, which only Linux has.")
-    texts = text.read_text("utf-8").splitlines()
+    texts = command.read_lines(text)
     if not texts:
         raise ValueError(f"Text must not be empty. Received: {text}.")
     if not model.exists():

@@ -13,6 +13,7 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import command
 import engines
 import machine
 import rich.console
@@ -111,7 +112,7 @@ class Run:
         """Measures every engine on the lines of a file."""
         import report
 
-        lines = source.read_text("utf-8").splitlines()
+        lines = command.read_lines(source)
         texts = [line for line in lines if line.strip()][:SENTENCES]
         if not texts:
             raise ValueError(f"Text must not be empty. Received: {source}.")
