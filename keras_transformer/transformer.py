@@ -161,8 +161,6 @@ class Transformer(keras.Model):
         if source_vocabulary_size is None:
             source_vocabulary_size = vocabulary_size
         check_positive(source_vocabulary_size=source_vocabulary_size)
-        if max_length is not None:
-            check_positive(max_length=max_length)
         if tie_source and source_vocabulary_size != vocabulary_size:
             raise ValueError(
                 "`tie_source` must be False where source and target have "
@@ -251,6 +249,28 @@ class Transformer(keras.Model):
             )
         self._functions = Functions(self)
         self.build()
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest source and target in tokens, `None` for no limit.
+
+        May be changed, unless positions are learned.
+        """
+        return self._max_length
+
+    @max_length.setter
+    def max_length(self, max_length):
+        if max_length is not None:
+            check_positive(max_length=max_length)
+        if self.built and self.positional_encoding == "learned":
+            size = self.target_positions.max_length
+            if max_length != size:
+                raise ValueError(
+                    "`max_length` must be the number of learned positions. "
+                    f"Received: max_length={max_length} for {size} positions. "
+                    "Make another model to have others."
+                )
+        self._max_length = max_length
 
     @classmethod
     def from_preset(cls, preset: str, vocabulary_size: int, **overrides):

@@ -232,6 +232,30 @@ def test_length_of_the_model_must_be_positive(layout):
         make_model(positional_encoding=layout, max_length=0)
 
 
+@pytest.mark.parametrize("length", [S - 1, S + 1, None])
+def test_limit_of_learned_positions_cannot_be_changed(length):
+    model = make_model(positional_encoding="learned", max_length=S)
+    message = (
+        "`max_length` must be the number of learned positions. Received: "
+        f"max_length={length} for 7 positions. Make another model"
+    )
+    with raises(ValueError, message):
+        model.max_length = length
+    model.max_length = S
+    assert model.get_config()["max_length"] == S
+
+
+def test_changed_limit_must_be_positive():
+    model = make_model(max_length=S)
+    with raises(ValueError, "`max_length` must be at least 1. Received: max_"):
+        model.max_length = 0
+    with raises(TypeError, "`max_length` must be an integer. Received: max_le"):
+        model.max_length = 8.0
+    assert model.max_length == S
+    model.max_length = None
+    assert model.get_config()["max_length"] is None
+
+
 def test_one_embedding_cannot_serve_two_vocabularies():
     message = (
         "`tie_source` must be False where source and target have vocabularies "
