@@ -31,7 +31,8 @@ def attention_weights(query, key, mask=None):
     scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
     scores = ops.cast(scores, "float32")  # (B, N, T, S)
     if mask is not None:
-        bias = ops.where(mask, 0.0, MASKED_SCORE)  # (B, T, S)
+        zero = ops.cast(0.0, "float32")  # else as `floatx` says
+        bias = ops.where(mask, zero, MASKED_SCORE)  # (B, T, S)
         scores = scores + ops.expand_dims(bias, 1)
     if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
         return ops.ones_like(scores)

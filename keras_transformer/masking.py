@@ -14,8 +14,8 @@ def causal_mask(target_length, source_length=None):
     """Lets a query attend keys up to its own position, `(1, T, S)` bool."""
     source_length = target_length if source_length is None else source_length
     allowed = ops.greater_equal(
-        ops.expand_dims(ops.arange(target_length), 1),
-        ops.expand_dims(ops.arange(source_length), 0),
+        ops.expand_dims(ops.arange(target_length, dtype="int32"), 1),
+        ops.expand_dims(ops.arange(source_length, dtype="int32"), 0),
     )
     return ops.expand_dims(allowed, 0)
 

@@ -112,11 +112,10 @@ class BeamSearch(Search):
         shape = (batch_size, self.width, problem.capacity)
         slots = ops.arange(self.width, dtype="int32")
         start_ids = ops.cast(problem.start_ids, "int32")
+        zero = ops.cast(0.0, "float32")  # else as `floatx` says
+        scores = ops.where(slots > 0, IMPOSSIBLE, zero)  # (W,)
         return _Beam(
-            scores=ops.tile(
-                ops.expand_dims(ops.where(slots > 0, IMPOSSIBLE, 0.0), 0),
-                (batch_size, 1),
-            ),
+            scores=ops.tile(ops.expand_dims(scores, 0), (batch_size, 1)),
             token_ids=ops.tile(ops.expand_dims(start_ids, 1), (1, self.width)),
             target_ids=ops.zeros(shape, dtype="int32"),
             token_scores=ops.zeros(shape, dtype="float32"),
@@ -191,9 +190,12 @@ class BeamSearch(Search):
         shape = (batch_size, self.num_hypotheses, problem.capacity)
         # What has nothing to decode has the empty target, with certainty.
         empty = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
-        first = ops.equal(ops.arange(self.num_hypotheses), 0)
+        first = ops.equal(ops.arange(self.num_hypotheses, dtype="int32"), 0)
+        zero = ops.cast(0.0, "float32")  # else as `floatx` says
         return _Finished(
-            scores=ops.where(ops.logical_and(empty, first), 0.0, float("-inf")),
+            scores=ops.where(
+                ops.logical_and(empty, first), zero, float("-inf")
+            ),
             target_ids=ops.zeros(shape, dtype="int32"),
             token_scores=ops.zeros(shape, dtype="float32"),
         )

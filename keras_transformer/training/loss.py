@@ -170,7 +170,8 @@ def _with_labels(gradient, ids, values):
     vocabulary_size = gradient.shape[-1]
     if keras.backend.backend() == "jax":  # XLA joins it to what is before
         is_label = ops.equal(
-            ops.arange(vocabulary_size), ops.expand_dims(ids, -1)
+            ops.arange(vocabulary_size, dtype="int32"),
+            ops.expand_dims(ids, -1),
         )
         return ops.where(is_label, ops.expand_dims(values, -1), gradient)
     rows = ops.reshape(gradient, (-1, vocabulary_size))  # (B T, V)

@@ -1,5 +1,6 @@
 """Decoding token by token equals decoding the whole, however it is run."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -66,6 +67,14 @@ def naive_greedy(model, source_ids, max_length, min_length=0):
             if position + 1 < max_length:
                 inputs[row, position + 1] = chosen
     return target_ids, scores
+
+
+@pytest.fixture
+def floatx():
+    """Sets what Keras makes of Python's floats, for one test."""
+    before = keras.config.floatx()
+    yield keras.config.set_floatx
+    keras.config.set_floatx(before)
 
 
 def trimmed(target_ids):
@@ -277,6 +286,33 @@ def test_half_precision_copies_too(copying_model):
     target_ids, scores = half.generate(SOURCE_IDS)
     np.testing.assert_array_equal(target_ids, SOURCE_IDS)
     assert scores.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float16",
+        pytest.param(
+            "float64",
+            marks=pytest.mark.skipif(
+                keras.backend.backend() == "jax",
+                reason="JAX has no float64 unless it is told to",
+            ),
+        ),
+    ],
+)
+def test_floats_of_keras_may_have_any_size(copying_model, floatx, dtype):
+    search = kt.BeamSearch(width=3, num_hypotheses=2)
+    inputs = {"source_ids": SOURCE_IDS, "target_ids": SOURCE_IDS}
+    expected = ops.convert_to_numpy(copying_model(inputs))
+    expected_ids, expected_scores = copying_model.generate(SOURCE_IDS, search)
+    floatx(dtype)
+    model = kt.Transformer.from_config(copying_model.get_config())
+    model.set_weights(copying_model.get_weights())
+    np.testing.assert_allclose(model(inputs), expected, rtol=1e-5)
+    target_ids, scores = model.generate(SOURCE_IDS, search)
+    np.testing.assert_array_equal(target_ids, expected_ids)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-4)
 
 
 # Every search, on a model.
