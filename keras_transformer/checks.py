@@ -6,6 +6,8 @@ import os
 
 import numpy as np
 
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+
 
 def check_positive(**sizes: int):
     """Raises unless every named size is an integer of at least 1."""
@@ -161,6 +163,18 @@ def check_texts(name: str, texts) -> list[str]:
                 f"of type {type(text).__name__}."
             )
     return texts
+
+
+def check_padding_last(name: str, ids: np.ndarray):
+    """Raises `ValueError` if padding precedes a token in a row of `(B, T)`."""
+    is_padding = ids == PAD_TOKEN_ID
+    precedes = np.any(is_padding[:, :-1] & ~is_padding[:, 1:], axis=1)
+    for row in np.flatnonzero(precedes):
+        raise ValueError(
+            f"`{name}` must have padding, id {PAD_TOKEN_ID}, after the tokens "
+            f"of a row only. Received: {name} with padding before a token in "
+            f"row {row}."
+        )
 
 
 def check_file(path) -> str:

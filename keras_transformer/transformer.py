@@ -9,6 +9,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_padding_last
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
@@ -490,12 +491,14 @@ class Transformer(keras.Model):
         Raises:
             TypeError: If the ids are not integers, or `search` is none.
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
-                in the vocabulary, `min_length` is more than `max_length`, or
-                a prefix longer than its target may be.
+                in the vocabulary, padding precedes a token, `min_length` is
+                more than `max_length`, or a prefix is longer than its target
+                may be or has the start token.
         """
         source_ids = check_ids(
             "source_ids", source_ids, self.source_vocabulary_size
         )
+        check_padding_last("source_ids", source_ids)
         self._check_length("source_ids", source_ids.shape[1])
         _check_limits(min_length, max_length)
         search = GreedySearch() if search is None else search
@@ -568,7 +571,8 @@ class Transformer(keras.Model):
         Raises:
             TypeError: If the ids are not integers.
             ValueError: If an array is not of that shape, the two differ in
-                their number of rows, or an id is not in the vocabulary.
+                their number of rows, an id is not in the vocabulary, or
+                padding precedes a token.
         """
         inputs = self._checked_pairs(source_ids, target_ids)
         rows, length = inputs["target_ids"].shape
@@ -732,9 +736,11 @@ class Transformer(keras.Model):
                 "`source_ids` and `target_ids` must have as many rows as each "
                 f"other. Received: {len(source_ids)} and {len(target_ids)}."
             )
-        self._check_length("source_ids", source_ids.shape[1])
-        self._check_length("target_ids", target_ids.shape[1])
-        return {"source_ids": source_ids, "target_ids": target_ids}
+        pairs = {"source_ids": source_ids, "target_ids": target_ids}
+        for name, ids in pairs.items():
+            check_padding_last(name, ids)
+            self._check_length(name, ids.shape[1])
+        return pairs
 
     def _checked_prefix(self, target_prefix_ids, source_ids, max_length):
         prefix_ids = check_ids(
@@ -744,6 +750,14 @@ class Transformer(keras.Model):
             raise ValueError(
                 "`target_prefix_ids` must have as many rows as `source_ids`. "
                 f"Received: {len(prefix_ids)} and {len(source_ids)}."
+            )
+        check_padding_last("target_prefix_ids", prefix_ids)
+        starts = np.any(prefix_ids == self.start_token_id, axis=1)
+        for row in np.flatnonzero(starts):
+            raise ValueError(
+                "`target_prefix_ids` must be without the start token, which "
+                f"the model adds. Received: row {row} with id "
+                f"{self.start_token_id}."
             )
         limits = np.sum(source_ids != PAD_TOKEN_ID, axis=1) + EXTRA_LENGTH
         if max_length is not None:

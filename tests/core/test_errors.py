@@ -478,6 +478,38 @@ def test_prefixes_must_fit():
         model.generate([[4, 3]], target_prefix_ids=[[99]])
 
 
+def test_prefixes_must_be_without_the_start():
+    message = (
+        "`target_prefix_ids` must be without the start token, which the model "
+        "adds. Received: row 1 with id 2."
+    )
+    with raises(ValueError, message):
+        make_model().generate(
+            [[4, 3], [5, 3]], target_prefix_ids=[[4, 0], [2, 4]]
+        )
+
+
+@pytest.mark.parametrize("row", [[0, 0, 5], [5, 0, 6], [0, 5, 0]], ids=str)
+def test_padding_must_be_last(row):
+    model, good = make_model(), [[4, 3, 0], [0, 0, 0], [5, 6, 3]]
+    wrong = [*good[:2], row]
+    for name, call in (
+        ("source_ids", lambda: model.generate(wrong)),
+        (
+            "target_prefix_ids",
+            lambda: model.generate(good, target_prefix_ids=wrong),
+        ),
+        ("source_ids", lambda: model.score(wrong, good)),
+        ("target_ids", lambda: model.score(good, wrong)),
+    ):
+        message = (
+            f"`{name}` must have padding, id 0, after the tokens of a row "
+            f"only. Received: {name} with padding before a token in row 2."
+        )
+        with raises(ValueError, message):
+            call()
+
+
 def test_scored_ids_must_be_pairs_of_the_vocabulary():
     model = make_model()
     message = (
