@@ -45,6 +45,6 @@ class GreedySearch(IndependentSearch):
     """
 
     def choose(self, logits, position, problem):
-        """Chooses the largest logits."""
-        values, token_ids = top_k(logits, 1)
-        return ops.squeeze(values, 2), ops.squeeze(token_ids, 2)
+        """Chooses the tokens with the largest logits."""
+        _, token_ids = top_k(logits, 1)
+        return ops.squeeze(token_ids, 2)

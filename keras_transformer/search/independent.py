@@ -9,6 +9,7 @@ from keras import ops
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
+from keras_transformer.search.search import take_places
 from keras_transformer.search.search import write_column
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -29,7 +30,7 @@ class IndependentSearch(Search):
             problem: The `Problem`.
 
         Returns:
-            The logits and the ids of the tokens, `(B, W)` each.
+            The ids of the tokens, int32 `(B, W)`.
         """
 
     def start(self, problem):
@@ -47,14 +48,14 @@ class IndependentSearch(Search):
 
     def extend(self, state, logits, position, problem):
         allowed = self.constrain(logits, state.target_ids, position, problem)
-        values, token_ids = self.choose(allowed, position, problem)
-        token_ids = ops.where(state.done, PAD_TOKEN_ID, token_ids)
+        token_ids = self.choose(allowed, position, problem)
         token_scores = state.token_scores
         if problem.needs_scores:
-            gained = values - ops.squeeze(log_normalizer(logits), 2)  # (B, W)
+            gained = _log_probabilities(logits, token_ids)  # (B, W)
             token_scores = write_column(
                 token_scores, position, ops.where(state.done, 0.0, gained)
             )
+        token_ids = ops.where(state.done, PAD_TOKEN_ID, token_ids)
         ended = ops.logical_or(
             ops.equal(token_ids, problem.end_token_id),
             ops.expand_dims(
@@ -100,3 +101,13 @@ class _Targets(NamedTuple):
     done: Any
     target_ids: Any
     token_scores: Any
+
+
+def _log_probabilities(logits, token_ids):
+    """Those of tokens `(B, W)`, by the logits `(B, W, V)` of the step."""
+    values = take_places(
+        ops.reshape(logits, (-1, logits.shape[-1])),
+        ops.reshape(token_ids, (-1, 1)),
+    )
+    values = ops.reshape(values, ops.shape(token_ids))
+    return values - ops.squeeze(log_normalizer(logits), 2)

@@ -112,7 +112,7 @@ class Sampling(IndependentSearch):
             share: Float32 tensor `(B, W)`.
 
         Returns:
-            The logits and ids of the tokens, `(B, W)` each.
+            The ids of the tokens, int32 `(B, W)`.
         """
         size = logits.shape[-1]
         size = size if self.top_k is None else min(self.top_k, size)
@@ -136,12 +136,8 @@ class Sampling(IndependentSearch):
         )
         index = ops.minimum(index, ops.maximum(drawable - 1, 0))
         index = ops.reshape(index, (-1, 1))
-        shape = ops.shape(share)
-        chosen = [
-            ops.reshape(take_places(ops.reshape(x, (-1, size)), index), shape)
-            for x in (best, ops.cast(token_ids, "int32"))
-        ]
-        return tuple(chosen)
+        token_ids = ops.reshape(ops.cast(token_ids, "int32"), (-1, size))
+        return ops.reshape(take_places(token_ids, index), ops.shape(share))
 
 
 def seeds_of(ids):

@@ -31,7 +31,8 @@ class Hypotheses(NamedTuple):
         scores: Float32 tensor `(B, W)`, in nats; what hypotheses are ranked
             by. Negative infinity where there was no further hypothesis.
         token_scores: Float32 tensor `(B, W, T)`, natural-logarithm
-            probability of each token, 0 at padding.
+            probability of each token, 0 at padding. Those of `BeamSearch`,
+            which ranks by them, have a repetition penalty in them.
     """
 
     target_ids: Any

@@ -350,6 +350,22 @@ def test_scores_are_those_of_the_whole_model(options, search):
     np.testing.assert_allclose(scores.flatten(), totals, atol=1e-4)
 
 
+@pytest.mark.parametrize("search", [kt.GreedySearch, kt.Sampling])
+def test_scores_are_free_of_a_repetition_penalty(search):
+    model = kt.Transformer(V, **SIZES)
+    target_ids, scores, token_scores = model.generate(
+        SOURCE_IDS,
+        search=search(repetition_penalty=1.5),
+        min_length=V,  # more than there are tokens: one must come again
+        max_length=V,
+        return_token_scores=True,
+    )
+    assert all(len(set(row)) < V for row in target_ids.tolist())
+    expected, totals = model.score(SOURCE_IDS, target_ids)
+    np.testing.assert_allclose(token_scores, expected, atol=1e-4)
+    np.testing.assert_allclose(scores, totals, atol=1e-4)
+
+
 @each_search
 def test_attention_is_that_of_the_whole_model(copying_model, search):
     target_ids, _, attention = copying_model.generate(
