@@ -31,8 +31,8 @@ class Decoding(NamedTuple):
 
     Attributes:
         inputs: Dictionary of `source_ids` `(B, S)`, `max_lengths` `(B,)`, and
-            where asked for `min_lengths` `(B,)` and `target_prefix_ids`
-            `(B, T)`.
+            where asked for `min_lengths` `(B,)`, `target_prefix_ids` `(B, T)`
+            and the search's `seed` `(B,)`.
         encoded_cache: Keys and values of the source, a pair for each layer.
         cache: Keys and values of the targets so far, likewise.
         state: The search's.
@@ -265,6 +265,7 @@ class Decode:
             prefix_ids=inputs.get("target_prefix_ids"),
             forbidden_token_ids=(PAD_TOKEN_ID, self.model.start_token_id),
             seeds=seeds_of(source_ids),
+            seed=inputs.get("seed"),
             needs_scores=self.needs_scores,
         )
 

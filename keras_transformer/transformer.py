@@ -26,6 +26,7 @@ from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Search
 from keras_transformer.search import log_normalizer
+from keras_transformer.search import wrapped
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -512,6 +513,8 @@ class Transformer(keras.Model):
             search.forbidden_token_ids,
             self.vocabulary_size,
         )
+        # A copy, as what is compiled is kept and the user's own may change.
+        search = search.from_config(search.get_config())
         rows, length = source_ids.shape
         inputs = {"source_ids": source_ids}
         capacity = None
@@ -524,6 +527,8 @@ class Transformer(keras.Model):
             inputs["target_prefix_ids"] = self._checked_prefix(
                 target_prefix_ids, source_ids, max_length
             )
+        if search.seed is not None:
+            inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
         if jit_compile is None:
             jit_compile = keras.backend.backend() == "jax"
         found = self._found(
@@ -680,10 +685,12 @@ class Transformer(keras.Model):
 
     def _found(self, decode, inputs, jit_compile):
         """Runs a compiled `decode`: arrays to arrays."""
-        config = repr(decode.search.get_config())
+        config = decode.search.get_config()
+        if "seed" in inputs:  # one function for all seeds
+            del config["seed"]
         key = (
             type(decode.search),
-            config,
+            repr(config),
             decode.capacity,
             decode.needs_scores,
             self.max_length,  # which a user may change

@@ -97,7 +97,8 @@ class Sampling(IndependentSearch):
         seeds = problem.seeds
         if seeds is None:
             seeds = ops.arange(ops.shape(problem.start_ids)[0], dtype="int32")
-        seeds = _mixed(ops.expand_dims(seeds, 1) + _wrapped(self.seed))
+        seed = wrapped(self.seed) if problem.seed is None else problem.seed
+        seeds = _mixed(ops.expand_dims(seeds + seed, 1))
         samples = ops.arange(self.num_hypotheses, dtype="int32")
         bits = _mixed(_mixed(_mixed(seeds + samples) + position))  # (B, W)
         # 23 bits, as many as a float32 below 1 keeps apart.
@@ -158,9 +159,9 @@ def _mixed(x):
     products wrap around.
     """
     x = ops.bitwise_xor(x, _shifted(x, 16))
-    x = x * _wrapped(0x7FEB352D)
+    x = x * wrapped(0x7FEB352D)
     x = ops.bitwise_xor(x, _shifted(x, 15))
-    x = x * _wrapped(0x846CA68B)
+    x = x * wrapped(0x846CA68B)
     return ops.bitwise_xor(x, _shifted(x, 16))
 
 
@@ -170,6 +171,6 @@ def _shifted(x, bits):
     return ops.bitwise_and(x, (1 << (32 - bits)) - 1)
 
 
-def _wrapped(number):
+def wrapped(number):
     """The int32 number with the lowest 32 bits of a whole number."""
-    return (number + 2**31) % 2**32 - 2**31
+    return (int(number) + 2**31) % 2**32 - 2**31

@@ -52,7 +52,14 @@ class Search(abc.ABC):
             ([Paulus et al., 2017](https://arxiv.org/abs/1705.04304)).
         forbidden_token_ids: Tokens never to choose, such as the unknown one;
             padding and the start token are never chosen anyway.
+
+    Attributes:
+        seed: Where random choices start, an integer, in a search that makes
+            some. It takes that of the problem where there is one, so that one
+            compiled search serves all seeds.
     """
+
+    seed: int | None = None
 
     def __init__(
         self,
@@ -227,6 +234,8 @@ class Problem(NamedTuple):
         forbidden_token_ids: Tokens never to choose.
         seeds: Int32 tensor `(B,)`, where a random choice starts; by default
             the sentences are numbered.
+        seed: Int32 tensor `(B,)`, the seed of the search for each sentence;
+            by default the search's own.
         needs_scores: Whether the scores of tokens are wanted. Without, a
             search that does not rank by them leaves them, and the scores of
             targets, at 0.
@@ -240,6 +249,7 @@ class Problem(NamedTuple):
     prefix_ids: Any = None
     forbidden_token_ids: tuple[int, ...] = ()
     seeds: Any = None
+    seed: Any = None
     needs_scores: bool = True
 
 

@@ -206,10 +206,47 @@ def test_scores_can_be_left_out(model, source_ids, search):
     np.testing.assert_array_equal(target_ids, expected)
 
 
-def test_limit_may_be_changed():
-    model = kt.Transformer(
+def make_small():
+    return kt.Transformer(
         V, num_layers=1, num_heads=N, hidden_dim=D, intermediate_dim=F
     )
+
+
+def test_seeds_share_what_is_compiled():
+    model, source_ids = make_small(), np.array([[5, 6, END], [7, END, 0]])
+    drawn = set()
+    for seed in (0, np.int32(-1), 2**40 + 3):
+        search = kt.Sampling(num_hypotheses=2, seed=seed)
+        target_ids, _ = model.generate(source_ids, search, max_length=5)
+        expected = model.search(
+            source_ids,
+            search,
+            max_lengths=np.full(2, 5, "int32"),
+            capacity=5,
+        )
+        wanted = ops.convert_to_numpy(expected.target_ids)
+        length = target_ids.shape[2]
+        np.testing.assert_array_equal(target_ids, wanted[:, :, :length])
+        drawn.add(target_ids.tobytes())
+    assert len(drawn) == 3
+    assert len(model._functions.compiled) == 1
+
+
+def test_search_may_be_changed_after_use():
+    model, search = make_small(), kt.GreedySearch()
+    options = {"min_length": 5, "max_length": 5}
+    (expected,), _ = model.generate([[5, 6, END]], search, **options)
+    search.forbidden_token_ids = tuple(expected.tolist())
+    for rows in (1, 2):  # for other shapes, it is traced anew
+        source_ids = [[5, 6, END]] * rows
+        target_ids, _ = model.generate(source_ids, kt.GreedySearch(), **options)
+        np.testing.assert_array_equal(target_ids, [expected] * rows)
+        target_ids, _ = model.generate(source_ids, search, **options)
+        assert not np.isin(target_ids, expected).any()
+
+
+def test_limit_may_be_changed():
+    model = make_small()
     source_ids, lengths = np.full((1, 3), 5), []
     for model.max_length in (4, 9):
         target_ids, _ = model.generate(source_ids, min_length=20)
