@@ -596,15 +596,12 @@ class Transformer(keras.Model):
 
         Arrays are checked whole, a `tf.data.Dataset` by its first batch, for
         training and for validation: an id outside the vocabulary is a
-        `ValueError`. In a later batch, TensorFlow finds it on a CPU; compiled
-        with XLA or on another device, nothing does.
+        `ValueError`. In a later batch, or a dataset that `tf.distribute` has
+        distributed, TensorFlow finds it on a CPU; compiled with XLA or on
+        another device, nothing does.
         """
         self._check_data(x, y)
-        validation_data = kwargs.get("validation_data")
-        if isinstance(validation_data, tuple):
-            self._check_data(*validation_data[:2])
-        elif validation_data is not None:
-            self._check_data(validation_data, None)
+        self._check_data(*_x_and_y(kwargs.get("validation_data")))
         if _is_dataset(x):  # has an order of its own; Keras would warn
             kwargs.setdefault("shuffle", False)
         return super().fit(x, y, *args, **kwargs)
@@ -666,9 +663,9 @@ class Transformer(keras.Model):
 
     def _check_data(self, x, y):
         if _is_dataset(x):
-            for batch in x.take(1):
-                batch = batch if isinstance(batch, tuple) else (batch,)
-                self._check_data(*(*batch, None)[:2])
+            # One of `tf.distribute` has no beginning to take.
+            for batch in x.take(1) if hasattr(x, "take") else ():
+                self._check_data(*_x_and_y(batch))
             return
         if not isinstance(x, ARRAYS):
             return  # such as a generator, which a look would use up
@@ -792,14 +789,21 @@ def _is_dataset(x):
     return hasattr(x, "element_spec")  # as every tf.data.Dataset has
 
 
+def _x_and_y(data):
+    """Takes what Keras takes: `x`, `(x,)`, `(x, y)`, or with weights."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return x, y
+
+
 def _check_keys(name, inputs):
-    keys = sorted(inputs) if isinstance(inputs, dict) else None
-    if keys is None or not {"source_ids", "target_ids"} <= set(keys):
-        received = f"keys {keys}" if keys else f"type {type(inputs).__name__}"
-        raise (ValueError if keys else TypeError)(
-            f"`{name}` must be a dictionary with 'source_ids' and "
-            f"'target_ids'. Received: {name} of {received}."
-        )
+    message = (
+        f"`{name}` must be a dictionary with 'source_ids' and 'target_ids'. "
+        f"Received: {name} of "
+    )
+    if not isinstance(inputs, dict):
+        raise TypeError(f"{message}type {type(inputs).__name__}.")
+    if not {"source_ids", "target_ids"} <= set(inputs):
+        raise ValueError(f"{message}keys {sorted(inputs)}.")
 
 
 def _check_limits(min_length, max_length):

@@ -66,3 +66,16 @@ def test_fit_checks_the_lengths_of_the_first_batch():
 def test_fit_takes_batches_of_unknown_lengths():
     history = make_model().fit(padded_batches(*copy_task(2)), verbose=0)
     assert np.isfinite(history.history["loss"]).all()
+
+
+def test_fit_takes_lists_and_distributed_datasets():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    dataset = tf.data.Dataset.from_tensors(copy_task(2))
+    with strategy.scope():
+        model = make_model()
+    history = model.fit(
+        strategy.experimental_distribute_dataset(dataset),
+        validation_data=list(copy_task(2)),
+        verbose=0,
+    )
+    assert np.isfinite(history.history["val_loss"]).all()

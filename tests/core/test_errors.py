@@ -398,6 +398,11 @@ def test_inputs_must_be_named(kind):
         model(both)
 
 
+def test_inputs_must_not_be_empty():
+    with raises(ValueError, "Received: inputs of keys []."):
+        make_model()({})
+
+
 def test_fit_takes_a_keras_dataset():
     class Batches(keras.utils.PyDataset):
         def __len__(self):
@@ -412,12 +417,26 @@ def test_fit_takes_a_keras_dataset():
     assert np.isfinite(history.history["loss"][0])
 
 
-def test_validation_ids_must_be_in_the_vocabulary():
+VALIDATION_DATA = {
+    "inputs": lambda x, y: x,
+    "inputs alone": lambda x, y: (x,),
+    "pair": lambda x, y: (x, y),
+    "list": lambda x, y: [x, y],
+    "with weights": lambda x, y: (x, y, y != 0),
+}
+
+
+@pytest.mark.parametrize(
+    "form", VALIDATION_DATA.values(), ids=VALIDATION_DATA.keys()
+)
+def test_validation_ids_must_be_in_the_vocabulary(monkeypatch, form):
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())
     wrong = {**IDS, "source_ids": np.full((B, S), 99, "int32")}
     with raises(ValueError, "`source_ids` must be in [0, "):
-        model.fit(IDS, LABELS, validation_data=(wrong, LABELS))
+        model.fit(IDS, LABELS, validation_data=form(wrong, LABELS))
+    monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: "fits")
+    assert model.fit(IDS, validation_data=form(IDS, LABELS)) == "fits"
 
 
 def test_embedded_ids_must_be_integers():
