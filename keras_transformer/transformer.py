@@ -420,8 +420,9 @@ class Transformer(keras.Model):
             capacity: Most tokens of any target; needed with `max_lengths`.
 
         Returns:
-            `Hypotheses`: target ids `(B, W, T)`, scores `(B, W)` and scores of
-            tokens `(B, W, T)`, `T` the capacity.
+            `Hypotheses`: target ids `(B, K, T)`, scores `(B, K)` and scores of
+            tokens `(B, K, T)`, `K` the search's `num_hypotheses` and `T` the
+            capacity.
 
         Raises:
             ValueError: If `max_lengths` are given without `capacity`.
@@ -486,8 +487,8 @@ class Transformer(keras.Model):
             their natural-logarithm probabilities. Where asked for, attention,
             float32 `(B, T, S)`: the weights of the last layer, mean over its
             heads. A search for `K` > 1 hypotheses adds an axis `K` after `B`,
-            best first; the score of one that does not exist is negative
-            infinity, its target empty.
+            the best first, but for `Sampling` in no order; the score of one
+            that does not exist is negative infinity, its target empty.
 
         Raises:
             TypeError: If the ids are not integers, or `search` is none.

@@ -23,14 +23,17 @@ CHUNK = 64
 
 
 class Hypotheses(NamedTuple):
-    """Targets that a search has found, `W` for each sentence, best first.
+    """Targets that a search has found, `K` for each sentence.
+
+    `K` is the search's `num_hypotheses`. They are sorted, the best first, but
+    for those of `Sampling`, which are in no order.
 
     Attributes:
-        target_ids: Int32 tensor `(B, W, T)`, each target through its end
+        target_ids: Int32 tensor `(B, K, T)`, each target through its end
             token, then padding.
-        scores: Float32 tensor `(B, W)`, in nats; what hypotheses are ranked
+        scores: Float32 tensor `(B, K)`, in nats; what hypotheses are ranked
             by. Negative infinity where there was no further hypothesis.
-        token_scores: Float32 tensor `(B, W, T)`, natural-logarithm
+        token_scores: Float32 tensor `(B, K, T)`, natural-logarithm
             probability of each token, 0 at padding. Those of `BeamSearch`,
             which ranks by them, have a repetition penalty in them.
     """
@@ -96,8 +99,9 @@ class Search(abc.ABC):
         """Makes the state of a search before its first step.
 
         A named tuple of tensors with a row for each sentence, so that
-        sentences can be taken out of it; `token_ids` `(B, W)`, the tokens
-        chosen last, are among them.
+        sentences can be taken out of it. Among them are `token_ids` `(B, W)`,
+        the tokens chosen last, and `target_ids` `(B, W, T)`, all tokens so
+        far, then padding, `T` the problem's capacity.
         """
 
     @abc.abstractmethod
