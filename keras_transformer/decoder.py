@@ -37,6 +37,8 @@ class DecoderLayer(keras.layers.Layer):
             `[0, 1)`; `P_drop` in the paper.
         attention_dropout: Share of the attention weights to drop. The paper
             has none.
+        feed_forward_dropout: Share of the inner units of the feed-forward
+            network to drop. The paper has none.
         normalize_first: Whether to normalise before each sublayer.
         activation: Keras activation of the feed-forward layer.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
@@ -79,12 +81,17 @@ class DecoderLayer(keras.layers.Layer):
         value_dim: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_share(dropout=dropout, attention_dropout=attention_dropout)
+        check_share(
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            feed_forward_dropout=feed_forward_dropout,
+        )
         common = {"dtype": self.dtype_policy}
         attention = {
             "num_heads": num_heads,
@@ -104,6 +111,7 @@ class DecoderLayer(keras.layers.Layer):
             hidden_dim=hidden_dim,
             intermediate_dim=intermediate_dim,
             activation=activation,
+            dropout=feed_forward_dropout,
             name="feed_forward",
             **common,
         )
@@ -123,6 +131,7 @@ class DecoderLayer(keras.layers.Layer):
         self.value_dim = self.self_attention.value_dim
         self.dropout = dropout
         self.attention_dropout = attention_dropout
+        self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = self.feed_forward.activation
         self.supports_masking = True
@@ -237,6 +246,7 @@ class DecoderLayer(keras.layers.Layer):
             "value_dim": self.value_dim,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
         }
@@ -265,6 +275,8 @@ class Decoder(keras.layers.Layer):
             `[0, 1)`; `P_drop` in the paper.
         attention_dropout: Share of the attention weights to drop. The paper
             has none.
+        feed_forward_dropout: Share of the inner units of the feed-forward
+            network to drop. The paper has none.
         normalize_first: Whether to normalise before each sublayer.
         activation: Keras activation of the feed-forward layers.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
@@ -309,6 +321,7 @@ class Decoder(keras.layers.Layer):
         value_dim: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
         **kwargs,
@@ -323,6 +336,7 @@ class Decoder(keras.layers.Layer):
         self.value_dim = value_dim
         self.dropout = dropout
         self.attention_dropout = attention_dropout
+        self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = keras.activations.get(activation)
         self.supports_masking = True
@@ -335,6 +349,7 @@ class Decoder(keras.layers.Layer):
                 value_dim=value_dim,
                 dropout=dropout,
                 attention_dropout=attention_dropout,
+                feed_forward_dropout=feed_forward_dropout,
                 normalize_first=normalize_first,
                 activation=activation,
                 name=f"layer_{index}",
@@ -455,6 +470,7 @@ class Decoder(keras.layers.Layer):
             "value_dim": self.value_dim,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
         }

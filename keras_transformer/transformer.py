@@ -88,6 +88,8 @@ class Transformer(keras.Model):
             to drop in training, in `[0, 1)`; `P_drop` in the paper.
         attention_dropout: Share of the attention weights to drop. The paper
             has none.
+        feed_forward_dropout: Share of the inner units of the feed-forward
+            network to drop. The paper has none.
         normalize_first: Whether to normalise before each sublayer. The paper
             normalises after.
         activation: Keras activation of the feed-forward layers.
@@ -144,6 +146,7 @@ class Transformer(keras.Model):
         value_dim: int | None = None,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
         positional_encoding: str = "interleaved",
@@ -157,7 +160,11 @@ class Transformer(keras.Model):
     ):
         super().__init__(**kwargs)
         check_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
-        check_share(dropout=dropout, attention_dropout=attention_dropout)
+        check_share(
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            feed_forward_dropout=feed_forward_dropout,
+        )
         if tie_source is None:
             tie_source = source_vocabulary_size is None
         if source_vocabulary_size is None:
@@ -197,6 +204,7 @@ class Transformer(keras.Model):
         self.value_dim = value_dim
         self.dropout = dropout
         self.attention_dropout = attention_dropout
+        self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = keras.activations.get(activation)
         self.positional_encoding = positional_encoding
@@ -216,6 +224,7 @@ class Transformer(keras.Model):
             "value_dim": value_dim,
             "dropout": dropout,
             "attention_dropout": attention_dropout,
+            "feed_forward_dropout": feed_forward_dropout,
             "normalize_first": normalize_first,
             "activation": activation,
             **common,
@@ -619,6 +628,7 @@ class Transformer(keras.Model):
             "value_dim": self.value_dim,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
             "positional_encoding": self.positional_encoding,

@@ -86,6 +86,7 @@ def other_translator(tokenizer, target_tokenizer):
         value_dim=7,
         dropout=0.2,
         attention_dropout=0.3,
+        feed_forward_dropout=0.4,
         normalize_first=True,
         activation="gelu",
         positional_encoding="learned",

@@ -25,6 +25,7 @@ LAYER = {
     "intermediate_dim": F,
     "dropout": 0.2,
     "attention_dropout": 0.3,
+    "feed_forward_dropout": 0.4,
     "normalize_first": True,
     "activation": "gelu",
 }

@@ -43,7 +43,7 @@ HEADED = [layer for layer, sizes in LAYERS.items() if "num_heads" in sizes]
 DROPPING = [
     (layer, name)
     for layer in (kt.FeedForward, *HEADED)
-    for name in ("dropout", "attention_dropout")
+    for name in ("dropout", "attention_dropout", "feed_forward_dropout")
     if name in layer.__init__.__annotations__
 ]
 
