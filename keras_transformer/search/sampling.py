@@ -9,6 +9,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import take_places
+from keras_transformer.search.search import top_k
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -117,7 +118,7 @@ class Sampling(IndependentSearch):
         """
         size = logits.shape[-1]
         size = size if self.top_k is None else min(self.top_k, size)
-        best, token_ids = ops.top_k(logits, size)
+        best, token_ids = top_k(logits, size)
         is_possible = ops.greater(best, IMPOSSIBLE / 2)
         mass = ops.exp((best - best[..., :1]) / self.temperature)
         mass = ops.where(is_possible, mass, 0.0)
@@ -137,7 +138,7 @@ class Sampling(IndependentSearch):
         )
         index = ops.minimum(index, ops.maximum(drawable - 1, 0))
         index = ops.reshape(index, (-1, 1))
-        token_ids = ops.reshape(ops.cast(token_ids, "int32"), (-1, size))
+        token_ids = ops.reshape(token_ids, (-1, size))
         return ops.reshape(take_places(token_ids, index), ops.shape(share))
 
 

@@ -14,6 +14,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.search import Problem
 from keras_transformer.search import log_normalizer
+from keras_transformer.search import sampling
 from keras_transformer.search.search import top_k
 
 from .compiled import loops_in_python
@@ -579,6 +580,25 @@ def test_scores_of_samples_are_those_of_the_model():
     np.testing.assert_allclose(
         scores[0], [known[unpadded(row)] for row in target_ids[0]], atol=1e-4
     )
+
+
+def test_samples_of_a_large_vocabulary_are_those_of_a_sorted_one(monkeypatch):
+    logits = np.random.default_rng(3).normal(size=(2, 7, 3001))
+    problem = Problem(
+        start_ids=ops.array([START, START], "int32"),
+        max_lengths=ops.array([1, 1], "int32"),
+        capacity=1,
+        end_token_id=END,
+    )
+
+    def drawn():
+        search = kt.Sampling(top_k=4, num_hypotheses=7)
+        token_ids = search.choose(ops.array(logits, "float32"), 0, problem)
+        return ops.convert_to_numpy(token_ids)
+
+    by_chunks = drawn()
+    monkeypatch.setattr(sampling, "top_k", ops.top_k)
+    np.testing.assert_array_equal(by_chunks, drawn())
 
 
 # All of them.
