@@ -86,11 +86,7 @@ class BeamSearch(Search):
         self.width = width
         self.length_penalty = length_penalty
         self.patience = patience
-        self._num_hypotheses = num_hypotheses
-
-    @property
-    def num_hypotheses(self) -> int:
-        return self._num_hypotheses
+        self.num_hypotheses = num_hypotheses
 
     @property
     def num_slots(self) -> int:

@@ -76,11 +76,7 @@ class Sampling(IndependentSearch):
         self.top_k = top_k
         self.top_p = top_p
         self.seed = seed
-        self._num_hypotheses = num_hypotheses
-
-    @property
-    def num_hypotheses(self) -> int:
-        return self._num_hypotheses
+        self.num_hypotheses = num_hypotheses
 
     def get_config(self):
         """Returns the arguments."""

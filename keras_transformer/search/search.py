@@ -57,11 +57,13 @@ class Search(abc.ABC):
             padding and the start token are never chosen anyway.
 
     Attributes:
+        num_hypotheses: Number of targets to return for each sentence.
         seed: Where random choices start, an integer, in a search that makes
             some. It takes that of the problem where there is one, so that one
             compiled search serves all seeds.
     """
 
+    num_hypotheses: int = 1
     seed: int | None = None
 
     def __init__(
@@ -77,11 +79,6 @@ class Search(abc.ABC):
         self.forbidden_token_ids = check_token_ids(
             "forbidden_token_ids", forbidden_token_ids
         )
-
-    @property
-    def num_hypotheses(self) -> int:
-        """Number of targets to return for each sentence."""
-        return 1
 
     @property
     def num_slots(self) -> int:
