@@ -49,15 +49,14 @@ def check_share(**shares: float):
             )
 
 
-def check_number(**values: float):
+def check_positive_number(**values: float):
     """Raises unless every named value is a finite number greater than 0."""
+    check_finite(**values)
     for name, number in values.items():
-        _check_real(name, number)
-        if not number > 0:
+        if number <= 0:
             raise ValueError(
                 f"`{name}` must be greater than 0. Received: {name}={number}."
             )
-    check_finite(**values)
 
 
 def check_finite(**values: float):

@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_finite
-from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
@@ -77,7 +77,7 @@ class BeamSearch(Search):
         check_positive(width=width, num_hypotheses=num_hypotheses)
         check_finite(length_penalty=length_penalty)
         if patience is not None:
-            check_number(patience=patience)
+            check_positive_number(patience=patience)
         if num_hypotheses > width:
             raise ValueError(
                 "`num_hypotheses` must be at most `width`. Received: "

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_integer
-from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import take_places
@@ -63,7 +63,7 @@ class Sampling(IndependentSearch):
         super().__init__(
             repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
         )
-        check_number(temperature=temperature, top_p=top_p)
+        check_positive_number(temperature=temperature, top_p=top_p)
         check_positive(num_hypotheses=num_hypotheses)
         check_integer(seed=seed)
         if top_k is not None:

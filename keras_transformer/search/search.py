@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_not_negative
-from keras_transformer.checks import check_number
+from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -72,7 +72,7 @@ class Search(abc.ABC):
         no_repeat_ngram_size: int = 0,
         forbidden_token_ids=(),
     ):
-        check_number(repetition_penalty=repetition_penalty)
+        check_positive_number(repetition_penalty=repetition_penalty)
         check_not_negative(no_repeat_ngram_size=no_repeat_ngram_size)
         self.repetition_penalty = repetition_penalty
         self.no_repeat_ngram_size = no_repeat_ngram_size

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -52,9 +52,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             )
         if hidden_dim is not None:
             check_positive(hidden_dim=hidden_dim)
-        check_number(scale=scale)
+        check_positive_number(scale=scale)
         if peak_learning_rate is not None:
-            check_number(peak_learning_rate=peak_learning_rate)
+            check_positive_number(peak_learning_rate=peak_learning_rate)
         self.hidden_dim = hidden_dim
         self.warmup_steps = warmup_steps
         self.scale = scale

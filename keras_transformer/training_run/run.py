@@ -15,8 +15,8 @@ from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_not_negative
-from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
@@ -290,7 +290,7 @@ class TrainingRun:
             )
         check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
         if self.clip_norm:
-            check_number(clip_norm=self.clip_norm)
+            check_positive_number(clip_norm=self.clip_norm)
         needs = {
             "bleu": self.bleu,
             "patience": self.patience,

@@ -586,14 +586,22 @@ def test_schedule_needs_one_height(arguments):
         kt.WarmupSchedule(**arguments)
 
 
-@pytest.mark.parametrize("value", [0, -0.1, float("nan")])
-def test_rates_must_be_positive(value):
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        (0, "greater than 0"),
+        (-0.1, "greater than 0"),
+        (float("nan"), "finite"),
+        (float("-inf"), "finite"),
+    ],
+)
+def test_rates_must_be_positive(value, rule):
     with raises(
-        ValueError, f"`scale` must be greater than 0. Received: scale={value}"
+        ValueError, f"`scale` must be {rule}. Received: scale={value}."
     ):
         kt.WarmupSchedule(hidden_dim=D, scale=value)
-    message = "`peak_learning_rate` must be greater than 0. Received: peak_"
-    with raises(ValueError, f"{message}learning_rate={value}."):
+    message = f"`peak_learning_rate` must be {rule}. Received: peak_learning"
+    with raises(ValueError, f"{message}_rate={value}."):
         kt.WarmupSchedule(peak_learning_rate=value)
 
 
