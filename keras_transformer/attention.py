@@ -21,8 +21,8 @@ def attention_weights(query, key, mask=None):
     Args:
         query: Float tensor `(B, N, T, H)`.
         key: Float tensor `(B, N, S, H)`.
-        mask: Bool tensor that broadcasts to `(B, T, S)`, `True` where the
-            query may attend the key.
+        mask: Bool tensor of three axes that broadcast to `(B, T, S)`, `True`
+            where the query may attend the key.
 
     Returns:
         Float32 tensor `(B, N, T, S)`, softmax in float32 whatever the policy.

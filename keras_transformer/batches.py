@@ -7,8 +7,8 @@ from keras_transformer.checks import check_positive
 # Section 6.1: the output may be so much longer than the input, in tokens.
 EXTRA_LENGTH = 50
 
-# Source tokens in one batch with the room for their targets; about 200 MB of
-# cached keys and values at base size.
+# Positions that one batch has room for, as `batches_by_length` counts them;
+# about 200 MB of cached keys and values at base size.
 TOKENS_PER_BATCH = 8192
 
 
@@ -22,8 +22,10 @@ def batches_by_length(
 
     Args:
         lengths: Tokens of each sentence.
-        tokens_per_batch: Most tokens of a batch, with padding and with the
-            room for the targets; a longer sentence is a batch of its own.
+        tokens_per_batch: Most positions that a batch has room for: its
+            sentences, times `width`, times the most tokens of a target, or of
+            a source where that is more. A longer sentence is a batch of its
+            own.
         width: Number of targets that each sentence needs room for.
         max_length: Most tokens of a target; by default those of the source +
             50.

@@ -57,10 +57,12 @@ PRESETS = {
     },
 }
 
-# What may be passed to `fit` by mistake in place of a dictionary.
+# Training data that `fit` can check without using it up. Only a dictionary is
+# right; the others are refused by name.
 ARRAYS = (dict, list, tuple, np.ndarray)
 
-# Compiled searches have sources and targets of a multiple of it, in tokens.
+# Functions are compiled for lengths that are a multiple of it, in tokens, and
+# not for each length.
 LENGTH_STEP = 16
 
 
@@ -116,8 +118,13 @@ class Transformer(keras.Model):
         Logits of shape `(B, T, V)`.
 
     Raises:
-        ValueError: If a size is not positive or does not divide, a share not
-            in `[0, 1)`, or `tie_source` is asked for two vocabularies.
+        TypeError: If a size or token is not an integer, or a share not a
+            number.
+        ValueError: If a size is not positive or does not divide, a share is
+            not in `[0, 1)`, there is no such activation or positional
+            encoding, learned positions have no `max_length`, `tie_source` is
+            asked for two vocabularies, or the start and the end token are the
+            same, padding, or not in the vocabulary.
 
     Example:
     >>> model = Transformer(
@@ -465,8 +472,8 @@ class Transformer(keras.Model):
     ):
         """Translates ids to ids.
 
-        Sentences that are done leave the batch, but on JAX, where each shape
-        would have to be compiled.
+        Sentences that are done leave the batch, except on JAX, where each
+        shape would have to be compiled.
 
         Args:
             source_ids: Int array `(B, S)`, each row a source that ends with
@@ -478,8 +485,8 @@ class Transformer(keras.Model):
                 the tokens of its source + 50 (section 6.1).
             target_prefix_ids: Int array `(B, P)`, tokens that each target
                 begins with, then padding.
-            return_scores: Whether to return the scores; `GreedySearch` is
-                faster without.
+            return_scores: Whether to return the scores; `GreedySearch` and
+                `Sampling` are faster without.
             return_token_scores: Whether to return the scores of tokens.
             return_attention: Whether to return what each target token
                 attended.
@@ -500,7 +507,8 @@ class Transformer(keras.Model):
             that does not exist is negative infinity, its target empty.
 
         Raises:
-            TypeError: If the ids are not integers, or `search` is none.
+            TypeError: If ids or lengths are not integers, or `search` is not
+                a search.
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
                 in the vocabulary, padding precedes a token, `min_length` is
                 more than `max_length`, or a prefix is longer than its target

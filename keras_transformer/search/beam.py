@@ -42,8 +42,9 @@ class BeamSearch(Search):
         num_hypotheses: Number of targets to return for each sentence, at most
             `width`.
         patience: Lets `width` hypotheses go on beside those that have ended,
-            until `width patience` have, as fairseq and CTranslate2 do with 1
-            ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)).
+            until `width * patience` have ended
+            ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)). With 1
+            it is the search of fairseq and CTranslate2.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
