@@ -54,7 +54,7 @@ def batches_by_length(
 
 def padded(rows):
     """Makes an int32 array `(B, S)` of lists of ids, at least one wide."""
-    ids = np.zeros((len(rows), max(*map(len, rows), 1)), "int32")
+    ids = np.zeros((len(rows), max([1, *map(len, rows)])), "int32")
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values
     return ids

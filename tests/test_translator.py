@@ -18,6 +18,7 @@ import keras_transformer as kt
 from keras_transformer import atomic
 from keras_transformer import translator as translator_module
 from keras_transformer.batches import batches_by_length
+from keras_transformer.batches import padded
 from keras_transformer.translator import best_of
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
@@ -383,6 +384,12 @@ def test_batches_hold_each_sentence_once_within_the_limit(tokens, width):
 def test_batches_leave_room_for_long_targets():
     batches = batches_by_length([4] * 6, tokens_per_batch=1000, max_length=500)
     assert [len(batch) for batch in batches] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], []]])
+def test_no_rows_and_empty_rows_can_be_padded(rows):
+    assert padded(rows).shape == (len(rows), 1)
+    assert not padded(rows).any()
 
 
 def test_text_longer_than_the_model_is_refused(other_translator):
