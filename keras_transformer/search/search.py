@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
@@ -188,6 +189,9 @@ class Search(abc.ABC):
 
         Returns:
             Float32 tensor `(B, W, V)`.
+
+        Raises:
+            ValueError: If a forbidden token is not in the vocabulary.
         """
         size = logits.shape[-1]
         x = logits
@@ -199,8 +203,9 @@ class Search(abc.ABC):
             )
         # One sum over the vocabulary, and no more than one.
         bias = np.zeros(size, "float32")
-        never = {*problem.forbidden_token_ids, *self.forbidden_token_ids}
-        bias[[token_id for token_id in never if token_id < size]] = IMPOSSIBLE
+        never = [*problem.forbidden_token_ids, *self.forbidden_token_ids]
+        check_ids_in_range("forbidden_token_ids", never, size)
+        bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)
         if problem.min_lengths is not None:
             is_end = np.zeros(size, "float32")

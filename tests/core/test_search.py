@@ -439,6 +439,18 @@ def test_forbidden_tokens_are_never_chosen(make):
 
 
 @each_search
+def test_forbidden_tokens_must_be_in_the_vocabulary(make):
+    message = r"`forbidden_token_ids` must be in \[0, 6\), the ids of the voc"
+    with pytest.raises(ValueError, match=message), loops_in_python():
+        run(
+            make(forbidden_token_ids=[V]),
+            table_step(table_of(2)),
+            [START],
+            [2],
+        )
+
+
+@each_search
 def test_min_lengths_delay_the_end(make):
     table = table_of(9, seed=3)
     table[:, :, END] += 9
