@@ -12,13 +12,12 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_padding_last
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.compiled import Functions
 from keras_transformer.decoder import Decoder
 from keras_transformer.decoding import Decode
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
-from keras_transformer.functions import Functions
-from keras_transformer.functions import jit
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
@@ -30,6 +29,7 @@ from keras_transformer.search import wrapped
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.tensorflow_only import jit
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.

@@ -12,9 +12,9 @@ from keras_transformer.atomic import new_folder
 from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.decoding import Decode
-from keras_transformer.functions import jit
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.slices import without_xla
+from keras_transformer.tensorflow_only import jit
 from keras_transformer.transformer import LENGTH_STEP
 from keras_transformer.translator import longest_source
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.functions import update_by_adam
+from keras_transformer.tensorflow_only import update_by_adam
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_share
-from keras_transformer.functions import replica_context
 from keras_transformer.masking import padding_mask
+from keras_transformer.tensorflow_only import replica_context
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
