@@ -176,6 +176,16 @@ def check_padding_last(name: str, ids: np.ndarray):
         )
 
 
+def check_length(name: str, ids: np.ndarray, max_length: int | None):
+    """Raises `ValueError` if ids `(B, T)` are longer than a model takes."""
+    length = ids.shape[1]
+    if max_length is not None and length > max_length:
+        raise ValueError(
+            f"`{name}` must not be longer than `max_length`. Received: "
+            f"{name} of {length} tokens, max_length={max_length}."
+        )
+
+
 def check_file(path) -> str:
     """Returns `path` as a string, or raises `FileNotFoundError`."""
     path = os.fspath(path)

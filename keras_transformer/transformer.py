@@ -4,12 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
-from keras_transformer.checks import check_ids_in_range
-from keras_transformer.checks import check_not_negative
-from keras_transformer.checks import check_padding_last
+from keras_transformer.checks import check_length
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.compiled import Functions
@@ -18,18 +15,16 @@ from keras_transformer.decoding import Decode
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
+from keras_transformer.generation import generate
+from keras_transformer.generation import score
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
-from keras_transformer.search import Search
-from keras_transformer.search import log_normalizer
-from keras_transformer.search import wrapped
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.tensorflow_only import jit
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.
@@ -60,10 +55,6 @@ PRESETS = {
 # Training data that `fit` can check without using it up. Only a dictionary is
 # right; the others are refused by name.
 ARRAYS = (dict, list, tuple, np.ndarray)
-
-# Functions are compiled for lengths that are a multiple of it, in tokens, and
-# not for each length.
-LENGTH_STEP = 16
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -514,68 +505,18 @@ class Transformer(keras.Model):
                 more than `max_length`, or a prefix is longer than its target
                 may be or has the start token.
         """
-        source_ids = check_ids(
-            "source_ids", source_ids, self.source_vocabulary_size
+        return generate(
+            self,
+            source_ids,
+            GreedySearch() if search is None else search,
+            min_length=min_length,
+            max_length=max_length,
+            target_prefix_ids=target_prefix_ids,
+            return_scores=return_scores,
+            return_token_scores=return_token_scores,
+            return_attention=return_attention,
+            jit_compile=jit_compile,
         )
-        check_padding_last("source_ids", source_ids)
-        self._check_length("source_ids", source_ids.shape[1])
-        _check_limits(min_length, max_length)
-        search = GreedySearch() if search is None else search
-        if not isinstance(search, Search):
-            raise TypeError(
-                "`search` must be a search, such as `GreedySearch()`. "
-                f"Received: search={search!r}."
-            )
-        check_ids_in_range(
-            "forbidden_token_ids",
-            search.forbidden_token_ids,
-            self.vocabulary_size,
-        )
-        # A copy, as what is compiled is kept and the user's own may change.
-        search = search.from_config(search.get_config())
-        rows, length = source_ids.shape
-        inputs = {"source_ids": source_ids}
-        capacity = None
-        if max_length is not None:
-            capacity = _rounded_up(max_length, LENGTH_STEP)
-            inputs["max_lengths"] = np.full((rows,), max_length, "int32")
-        if min_length:
-            inputs["min_lengths"] = np.full((rows,), min_length, "int32")
-        if target_prefix_ids is not None:
-            inputs["target_prefix_ids"] = self._checked_prefix(
-                target_prefix_ids, source_ids, max_length
-            )
-        if search.seed is not None:
-            inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
-        if jit_compile is None:
-            jit_compile = keras.backend.backend() == "jax"
-        found = self._found(
-            Decode(
-                self, search, capacity, return_scores or return_token_scores
-            ),
-            _filled_up(inputs, jit_compile, self.max_length),
-            jit_compile,
-        )
-        target_ids, scores, token_scores = (x[:rows] for x in found)
-        used = np.sum(target_ids != PAD_TOKEN_ID, axis=-1)
-        longest = np.max(used, initial=0)
-        target_ids = target_ids[:, :, :longest]
-        results = [target_ids]
-        if return_scores:
-            results.append(scores)
-        if return_token_scores:
-            results.append(token_scores[:, :, :longest])
-        if return_attention:
-            width = target_ids.shape[1]
-            attention = self._attention(
-                np.repeat(source_ids, width, axis=0),
-                target_ids.reshape((rows * width, longest)),
-                jit_compile,
-            )
-            results.append(attention.reshape((rows, width, longest, length)))
-        if search.num_hypotheses == 1:
-            results = [x[:, 0] for x in results]
-        return tuple(results)
 
     def score(self, source_ids, target_ids, jit_compile: bool | None = None):
         """Computes how probable given targets are.
@@ -597,17 +538,7 @@ class Transformer(keras.Model):
                 their number of rows, an id is not in the vocabulary, or
                 padding precedes a token.
         """
-        inputs = self._checked_pairs(source_ids, target_ids)
-        rows, length = inputs["target_ids"].shape
-        if jit_compile is None:
-            jit_compile = keras.backend.backend() == "jax"
-        token_scores = self._functions.run(
-            ("score",),
-            _token_scores,
-            _filled_up(inputs, jit_compile, self.max_length),
-            jit_compile,
-        )[:rows, :length]
-        return token_scores, np.sum(token_scores, axis=1)
+        return score(self, source_ids, target_ids, jit_compile)
 
     def fit(self, x=None, y=None, *args, **kwargs):
         """Trains, as `keras.Model.fit`, after a look at the ids.
@@ -695,113 +626,9 @@ class Transformer(keras.Model):
         }
         for name, size in sizes.items():
             ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
-            self._check_length(name, ids.shape[1])
+            check_length(name, ids, self.max_length)
         if y is not None:
             check_ids("y", ops.convert_to_numpy(y), self.vocabulary_size)
-
-    def _found(self, decode, inputs, jit_compile):
-        """Runs a compiled `decode`: arrays to arrays."""
-        config = decode.search.get_config()
-        if "seed" in inputs:  # one function for all seeds
-            del config["seed"]
-        key = (
-            type(decode.search),
-            repr(config),
-            decode.capacity,
-            decode.needs_scores,
-            self.max_length,  # which a user may change
-        )
-        if keras.backend.backend() != "tensorflow":
-            return self._functions.run(
-                ("whole", *key),
-                lambda _, inputs: decode.whole(inputs),
-                inputs,
-                jit_compile,
-            )
-
-        def in_segments(_, inputs):
-            inputs = {
-                name: ops.slice(x, ops.zeros_like(shape), shape)
-                for name, (x, shape) in inputs.items()
-            }
-            return decode.in_segments(inputs, jit if jit_compile else None)
-
-        # Shapes as tensors, so that the graph does not know them.
-        inputs = {
-            name: (x, np.array(x.shape, "int32")) for name, x in inputs.items()
-        }
-        return self._functions.run(
-            ("in_segments", *key, jit_compile), in_segments, inputs, False
-        )
-
-    def _attention(self, source_ids, target_ids, jit_compile):
-        """Computes weights `(B, T, S)`; of `generate`."""
-        rows, length = target_ids.shape
-        weights = self._functions.run(
-            ("attention",),
-            _mean_attention,
-            _filled_up(
-                {"source_ids": source_ids, "target_ids": target_ids},
-                jit_compile,
-                self.max_length,
-            ),
-            jit_compile,
-        )
-        return weights[:rows, :length, : source_ids.shape[1]]
-
-    def _checked_pairs(self, source_ids, target_ids):
-        source_ids = check_ids(
-            "source_ids", source_ids, self.source_vocabulary_size
-        )
-        target_ids = check_ids("target_ids", target_ids, self.vocabulary_size)
-        if len(source_ids) != len(target_ids):
-            raise ValueError(
-                "`source_ids` and `target_ids` must have as many rows as each "
-                f"other. Received: {len(source_ids)} and {len(target_ids)}."
-            )
-        pairs = {"source_ids": source_ids, "target_ids": target_ids}
-        for name, ids in pairs.items():
-            check_padding_last(name, ids)
-            self._check_length(name, ids.shape[1])
-        return pairs
-
-    def _checked_prefix(self, target_prefix_ids, source_ids, max_length):
-        prefix_ids = check_ids(
-            "target_prefix_ids", target_prefix_ids, self.vocabulary_size
-        )
-        if len(prefix_ids) != len(source_ids):
-            raise ValueError(
-                "`target_prefix_ids` must have as many rows as `source_ids`. "
-                f"Received: {len(prefix_ids)} and {len(source_ids)}."
-            )
-        check_padding_last("target_prefix_ids", prefix_ids)
-        starts = np.any(prefix_ids == self.start_token_id, axis=1)
-        for row in np.flatnonzero(starts):
-            raise ValueError(
-                "`target_prefix_ids` must be without the start token, which "
-                f"the model adds. Received: row {row} with id "
-                f"{self.start_token_id}."
-            )
-        limits = np.sum(source_ids != PAD_TOKEN_ID, axis=1) + EXTRA_LENGTH
-        if max_length is not None:
-            limits[:] = max_length
-        if self.max_length is not None:
-            limits = np.minimum(limits, self.max_length)
-        lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
-        for row in np.flatnonzero(lengths > limits):
-            raise ValueError(
-                "`target_prefix_ids` must not be longer than the target may "
-                f"be. Received: row {row} of {lengths[row]} tokens, max_length="
-                f"{limits[row]}."
-            )
-        return prefix_ids[:, : np.max(lengths, initial=0)]
-
-    def _check_length(self, name, length):
-        if self.max_length is not None and length > self.max_length:
-            raise ValueError(
-                f"`{name}` must not be longer than `max_length`. Received: "
-                f"{name} of {length} tokens, max_length={self.max_length}."
-            )
 
 
 def _is_dataset(x):
@@ -823,65 +650,3 @@ def _check_keys(name, inputs):
         raise TypeError(f"{message}type {type(inputs).__name__}.")
     if not {"source_ids", "target_ids"} <= set(inputs):
         raise ValueError(f"{message}keys {sorted(inputs)}.")
-
-
-def _check_limits(min_length, max_length):
-    check_not_negative(min_length=min_length)
-    if max_length is None:
-        return
-    check_positive(max_length=max_length)
-    if min_length > max_length:
-        raise ValueError(
-            "`min_length` must not be more than `max_length`. Received: "
-            f"min_length={min_length}, max_length={max_length}."
-        )
-
-
-def _rounded_up(number, step):
-    return -(-number // step) * step
-
-
-def _filled_up(inputs, to_few_shapes, max_length):
-    """Adds rows and columns of padding.
-
-    One column at least: JAX cannot split heads of nothing. With
-    `to_few_shapes`, up to a number of rows that is `2^n` or `3 2^n`, and of
-    columns that is a multiple of `LENGTH_STEP`.
-    """
-    filled = {}
-    for name, x in inputs.items():
-        wanted = [len(x), *(max(size, 1) for size in x.shape[1:])]
-        if to_few_shapes:
-            power = 2 ** max(len(x) - 1, 0).bit_length()
-            wanted[0] = power * 3 // 4 if len(x) <= power * 3 // 4 else power
-            for axis, size in enumerate(wanted[1:], 1):
-                size = _rounded_up(size, LENGTH_STEP)
-                wanted[axis] = min(size, max_length or size)
-        filled[name] = np.pad(
-            x,
-            [
-                (0, size - had)
-                for size, had in zip(wanted, x.shape, strict=True)
-            ],
-        )
-    return filled
-
-
-def _token_scores(model, inputs):
-    """Log-probabilities `(B, T)` of target ids, each given those before."""
-    target_ids = inputs["target_ids"]
-    logits = model({**inputs, "target_ids": model.decoder_inputs(target_ids)})
-    logits = ops.cast(logits, "float32")
-    chosen = ops.take_along_axis(logits, ops.expand_dims(target_ids, 2), axis=2)
-    chosen = chosen - log_normalizer(logits)
-    return ops.where(padding_mask(target_ids), ops.squeeze(chosen, 2), 0.0)
-
-
-def _mean_attention(model, inputs):
-    """Weights `(B, T, S)` of the last layer, mean over its heads."""
-    target_ids = inputs["target_ids"]
-    weights = model.cross_attention(
-        {**inputs, "target_ids": model.decoder_inputs(target_ids)}
-    )[-1]
-    real = ops.expand_dims(padding_mask(target_ids), 2)
-    return ops.where(real, ops.mean(weights, axis=1), 0.0)

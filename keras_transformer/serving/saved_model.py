@@ -12,10 +12,11 @@ from keras_transformer.atomic import new_folder
 from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.decoding import Decode
+from keras_transformer.generation import LENGTH_STEP
+from keras_transformer.generation import row_counts
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.slices import without_xla
 from keras_transformer.tensorflow_only import jit
-from keras_transformer.transformer import LENGTH_STEP
 from keras_transformer.translator import longest_source
 
 
@@ -188,10 +189,7 @@ class TranslationGraph(tf.Module):
 
     def _filled_up(self, source_ids, rows, length):
         """Adds padding up to one of few shapes."""
-        sizes = sorted(
-            [2**power for power in range(14)]
-            + [3 * 2**power for power in range(12)]
-        )
+        sizes = row_counts(TOKENS_PER_BATCH)
         wanted_rows = tf.gather(sizes, tf.searchsorted(sizes, [rows])[0])
         wanted = -(-length // LENGTH_STEP) * LENGTH_STEP
         if self.model.max_length is not None:

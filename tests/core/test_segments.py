@@ -7,8 +7,9 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
+from keras_transformer.generation import LENGTH_STEP
+from keras_transformer.generation import row_counts
 from keras_transformer.search.independent import IndependentSearch
-from keras_transformer.transformer import LENGTH_STEP
 
 from .copying import END
 from .layers import D
@@ -175,6 +176,13 @@ def test_compiled_segments_have_few_shapes(model):
     # To start; and 32, 16 and 8 rows with room for 16, 32 and 48 positions.
     assert len(shapes) <= 1 + 3 * 3
     assert len([shape for shape in shapes if shape[0] == "start"]) == 1
+
+
+def test_rows_to_compile_for_are_powers_of_2_and_their_triples():
+    counts = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32]
+    for rows in range(33):
+        enough = [count for count in counts if count >= rows]
+        assert row_counts(rows) == [*counts[: -len(enough)], enough[0]]
 
 
 def test_source_shapes_to_compile_are_few(model, monkeypatch):

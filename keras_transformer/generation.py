@@ -1,0 +1,302 @@
+"""What `generate` and `score` of a model do with arrays, before and after.
+
+Ids are checked and filled up to sizes that functions are compiled for; what
+was filled up is cut off the results.
+"""
+
+import bisect
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.batches import EXTRA_LENGTH
+from keras_transformer.checks import check_ids
+from keras_transformer.checks import check_ids_in_range
+from keras_transformer.checks import check_length
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_padding_last
+from keras_transformer.checks import check_positive
+from keras_transformer.decoding import Decode
+from keras_transformer.masking import padding_mask
+from keras_transformer.search import Search
+from keras_transformer.search import log_normalizer
+from keras_transformer.search import wrapped
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensorflow_only import jit
+
+# Functions are compiled for lengths that are a multiple of it, in tokens, and
+# not for each length.
+LENGTH_STEP = 16
+
+
+def generate(
+    model,
+    source_ids,
+    search,
+    min_length,
+    max_length,
+    target_prefix_ids,
+    return_scores,
+    return_token_scores,
+    return_attention,
+    jit_compile,
+):
+    """Translates ids to ids, as `Transformer.generate` says."""
+    source_ids = check_ids(
+        "source_ids", source_ids, model.source_vocabulary_size
+    )
+    check_padding_last("source_ids", source_ids)
+    check_length("source_ids", source_ids, model.max_length)
+    _check_limits(min_length, max_length)
+    _check_search(search, model.vocabulary_size)
+    # A copy, as what is compiled is kept and the user's own may change.
+    search = search.from_config(search.get_config())
+    rows, length = source_ids.shape
+    inputs = {"source_ids": source_ids}
+    capacity = None
+    if max_length is not None:
+        capacity = _rounded_up(max_length, LENGTH_STEP)
+        inputs["max_lengths"] = np.full((rows,), max_length, "int32")
+    if min_length:
+        inputs["min_lengths"] = np.full((rows,), min_length, "int32")
+    if target_prefix_ids is not None:
+        inputs["target_prefix_ids"] = _checked_prefix(
+            model, target_prefix_ids, source_ids, max_length
+        )
+    if search.seed is not None:
+        inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
+    jit_compile = _jit_or_default(jit_compile)
+    found = _found(
+        Decode(model, search, capacity, return_scores or return_token_scores),
+        _filled_up(inputs, jit_compile, model.max_length),
+        jit_compile,
+    )
+    target_ids, scores, token_scores = (x[:rows] for x in found)
+    used = np.sum(target_ids != PAD_TOKEN_ID, axis=-1)
+    longest = np.max(used, initial=0)
+    target_ids = target_ids[:, :, :longest]
+    results = [target_ids]
+    if return_scores:
+        results.append(scores)
+    if return_token_scores:
+        results.append(token_scores[:, :, :longest])
+    if return_attention:
+        width = target_ids.shape[1]
+        attention = _attention(
+            model,
+            np.repeat(source_ids, width, axis=0),
+            target_ids.reshape((rows * width, longest)),
+            jit_compile,
+        )
+        results.append(attention.reshape((rows, width, longest, length)))
+    if search.num_hypotheses == 1:
+        results = [x[:, 0] for x in results]
+    return tuple(results)
+
+
+def score(model, source_ids, target_ids, jit_compile):
+    """Computes how probable targets are, as `Transformer.score` says."""
+    inputs = _checked_pairs(model, source_ids, target_ids)
+    rows, length = inputs["target_ids"].shape
+    jit_compile = _jit_or_default(jit_compile)
+    token_scores = model._functions.run(
+        ("score",),
+        _token_scores,
+        _filled_up(inputs, jit_compile, model.max_length),
+        jit_compile,
+    )[:rows, :length]
+    return token_scores, np.sum(token_scores, axis=1)
+
+
+def row_counts(most: int) -> list[int]:
+    """The numbers of rows that functions are compiled for: `2^n` and `3 2^n`.
+
+    Args:
+        most: Number of rows for which the last one must be enough.
+
+    Example:
+    >>> row_counts(9)
+    [0, 1, 2, 3, 4, 6, 8, 12]
+    """
+    powers = [2**n for n in range(most.bit_length() + 1)]
+    counts = sorted([0, *powers, *(3 * power for power in powers)])
+    return counts[: bisect.bisect_left(counts, most) + 1]
+
+
+def _check_limits(min_length, max_length):
+    check_not_negative(min_length=min_length)
+    if max_length is None:
+        return
+    check_positive(max_length=max_length)
+    if min_length > max_length:
+        raise ValueError(
+            "`min_length` must not be more than `max_length`. Received: "
+            f"min_length={min_length}, max_length={max_length}."
+        )
+
+
+def _check_search(search, vocabulary_size):
+    if not isinstance(search, Search):
+        raise TypeError(
+            "`search` must be a search, such as `GreedySearch()`. "
+            f"Received: search={search!r}."
+        )
+    check_ids_in_range(
+        "forbidden_token_ids", search.forbidden_token_ids, vocabulary_size
+    )
+
+
+def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
+    prefix_ids = check_ids(
+        "target_prefix_ids", target_prefix_ids, model.vocabulary_size
+    )
+    if len(prefix_ids) != len(source_ids):
+        raise ValueError(
+            "`target_prefix_ids` must have as many rows as `source_ids`. "
+            f"Received: {len(prefix_ids)} and {len(source_ids)}."
+        )
+    check_padding_last("target_prefix_ids", prefix_ids)
+    starts = np.any(prefix_ids == model.start_token_id, axis=1)
+    for row in np.flatnonzero(starts):
+        raise ValueError(
+            "`target_prefix_ids` must be without the start token, which the "
+            f"model adds. Received: row {row} with id {model.start_token_id}."
+        )
+    limits = np.sum(source_ids != PAD_TOKEN_ID, axis=1) + EXTRA_LENGTH
+    if max_length is not None:
+        limits[:] = max_length
+    if model.max_length is not None:
+        limits = np.minimum(limits, model.max_length)
+    lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
+    for row in np.flatnonzero(lengths > limits):
+        raise ValueError(
+            "`target_prefix_ids` must not be longer than the target may be. "
+            f"Received: row {row} of {lengths[row]} tokens, max_length="
+            f"{limits[row]}."
+        )
+    return prefix_ids[:, : np.max(lengths, initial=0)]
+
+
+def _checked_pairs(model, source_ids, target_ids):
+    source_ids = check_ids(
+        "source_ids", source_ids, model.source_vocabulary_size
+    )
+    target_ids = check_ids("target_ids", target_ids, model.vocabulary_size)
+    if len(source_ids) != len(target_ids):
+        raise ValueError(
+            "`source_ids` and `target_ids` must have as many rows as each "
+            f"other. Received: {len(source_ids)} and {len(target_ids)}."
+        )
+    pairs = {"source_ids": source_ids, "target_ids": target_ids}
+    for name, ids in pairs.items():
+        check_padding_last(name, ids)
+        check_length(name, ids, model.max_length)
+    return pairs
+
+
+def _jit_or_default(jit_compile):
+    if jit_compile is None:
+        return keras.backend.backend() == "jax"
+    return jit_compile
+
+
+def _rounded_up(number, step):
+    return -(-number // step) * step
+
+
+def _filled_up(inputs, to_few_shapes, max_length):
+    """Adds rows and columns of padding.
+
+    One column at least: JAX cannot split heads of nothing. With
+    `to_few_shapes`, up to a number of rows that is one of `row_counts`, and of
+    columns that is a multiple of `LENGTH_STEP`.
+    """
+    filled = {}
+    for name, x in inputs.items():
+        wanted = [len(x), *(max(size, 1) for size in x.shape[1:])]
+        if to_few_shapes:
+            wanted[0] = row_counts(len(x))[-1]
+            for axis, size in enumerate(wanted[1:], 1):
+                size = _rounded_up(size, LENGTH_STEP)
+                wanted[axis] = min(size, max_length or size)
+        filled[name] = np.pad(
+            x,
+            [
+                (0, size - had)
+                for size, had in zip(wanted, x.shape, strict=True)
+            ],
+        )
+    return filled
+
+
+def _found(decode, inputs, jit_compile):
+    """Runs a compiled `decode`: arrays to arrays."""
+    model, config = decode.model, decode.search.get_config()
+    if "seed" in inputs:  # one function for all seeds
+        del config["seed"]
+    key = (
+        type(decode.search),
+        repr(config),
+        decode.capacity,
+        decode.needs_scores,
+        model.max_length,  # which a user may change
+    )
+    if keras.backend.backend() != "tensorflow":
+        return model._functions.run(
+            ("whole", *key),
+            lambda _, inputs: decode.whole(inputs),
+            inputs,
+            jit_compile,
+        )
+
+    def in_segments(_, inputs):
+        inputs = {
+            name: ops.slice(x, ops.zeros_like(shape), shape)
+            for name, (x, shape) in inputs.items()
+        }
+        return decode.in_segments(inputs, jit if jit_compile else None)
+
+    # Shapes as tensors, so that the graph does not know them.
+    inputs = {
+        name: (x, np.array(x.shape, "int32")) for name, x in inputs.items()
+    }
+    return model._functions.run(
+        ("in_segments", *key, jit_compile), in_segments, inputs, False
+    )
+
+
+def _attention(model, source_ids, target_ids, jit_compile):
+    """Computes weights `(B, T, S)` of ids, arrays to arrays."""
+    rows, length = target_ids.shape
+    weights = model._functions.run(
+        ("attention",),
+        _mean_attention,
+        _filled_up(
+            {"source_ids": source_ids, "target_ids": target_ids},
+            jit_compile,
+            model.max_length,
+        ),
+        jit_compile,
+    )
+    return weights[:rows, :length, : source_ids.shape[1]]
+
+
+def _token_scores(model, inputs):
+    """Log-probabilities `(B, T)` of target ids, each given those before."""
+    target_ids = inputs["target_ids"]
+    logits = model({**inputs, "target_ids": model.decoder_inputs(target_ids)})
+    logits = ops.cast(logits, "float32")
+    chosen = ops.take_along_axis(logits, ops.expand_dims(target_ids, 2), axis=2)
+    chosen = chosen - log_normalizer(logits)
+    return ops.where(padding_mask(target_ids), ops.squeeze(chosen, 2), 0.0)
+
+
+def _mean_attention(model, inputs):
+    """Weights `(B, T, S)` of the last layer, mean over its heads."""
+    target_ids = inputs["target_ids"]
+    weights = model.cross_attention(
+        {**inputs, "target_ids": model.decoder_inputs(target_ids)}
+    )[-1]
+    real = ops.expand_dims(padding_mask(target_ids), 2)
+    return ops.where(real, ops.mean(weights, axis=1), 0.0)
