@@ -228,6 +228,8 @@ def test_multi30k_trains_and_scores(
     assert results["arguments"]["minutes"] == minutes
     written = (tmp_path / "out" / "translations.txt").read_text()
     assert written.count("\n") == 2
+    model = keras.saving.load_model(tmp_path / "out" / "model.keras")
+    assert model.count_params() == results["weights"]
     with pytest.raises(SystemExit):
         multi30k.main(arguments)
 

@@ -25,7 +25,11 @@ class CorpusScores:
 def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
     """Makes the metric, or raises `ValueError`: there is no such tokenizer."""
     check_choice(sacrebleu.BLEU.TOKENIZERS, tokenize=tokenize)
-    return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenize)
+    return sacrebleu.BLEU(
+        lowercase=lowercase,
+        tokenize=tokenize,
+        force=tokenize == "none",  # no warning that the text is tokenised
+    )
 
 
 def corpus_scores(

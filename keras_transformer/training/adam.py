@@ -30,6 +30,7 @@ class Adam(keras.optimizers.Adam):
             weight decay, ...
 
     Example:
+    >>> from keras_transformer import WarmupSchedule
     >>> optimizer = Adam(WarmupSchedule(hidden_dim=512))
     >>> optimizer.beta_2, optimizer.epsilon
     (0.98, 1e-09)
