@@ -159,7 +159,7 @@ class Checkpoints(keras.callbacks.Callback):
             return  # the epoch's end is next
         stops = self._stops(done)
         if stops or (self.every and done % self.every == 0):
-            self.run.write_checkpoint(self.epoch, done)
+            self._write(self.epoch, done)
         if stops:
             raise KeyboardInterrupt
 
@@ -167,11 +167,16 @@ class Checkpoints(keras.callbacks.Callback):
         averaging = self.run.averaging
         if averaging:
             averaging.restore()
-        self.run.write_checkpoint(epoch + 1, 0)
+        self._write(epoch + 1, 0)
         if averaging:
             averaging.apply()
         if self._stops(self.run.num_batches):
             raise KeyboardInterrupt
+
+    def _write(self, epoch, batch):
+        # `self.model`, as on JAX a callback's brings into the model what an
+        # epoch keeps elsewhere.
+        self.run.write_checkpoint(epoch, batch, self.model)
 
     def _stops(self, done):
         return self.run.distribution.agrees_to_stop(

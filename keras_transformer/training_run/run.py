@@ -223,12 +223,12 @@ class TrainingRun:
         best = max if self.monitor == "val_bleu" else min
         return best(scored, key=lambda row: row[self.monitor])["epoch"]
 
-    def write_checkpoint(self, epoch, batch):
-        """Writes what training goes on from."""
+    def write_checkpoint(self, epoch, batch, model):
+        """Writes what the training of a model goes on from."""
         if not self.distribution.is_chief:
             return
         checkpoint = Checkpoint.of(
-            epoch, batch, self.history, self.translator.model, self.averaging
+            epoch, batch, self.history, model, self.averaging
         )
         checkpoint.write(self.folder.path("checkpoints"))
 

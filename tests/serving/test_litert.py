@@ -59,7 +59,7 @@ RUN_BASE = """
 import resource, sys
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
-run = Interpreter(sys.argv[1]).get_signature_runner("translate_ids")
+run = Interpreter(sys.argv[1]).get_signature_runner("serving_default")
 ids = np.arange(4, 34, dtype="int32")[None]
 assert run(source_ids=ids)["target_ids"].shape[1] > 0
 print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
