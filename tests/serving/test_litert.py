@@ -56,13 +56,14 @@ print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 # What translating one sentence with it takes.
 RUN_BASE = """
-import resource, sys
+import sys
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
+from keras_transformer.serving.run_export import peak_bytes
 run = Interpreter(sys.argv[1]).get_signature_runner("serving_default")
 ids = np.arange(4, 34, dtype="int32")[None]
 assert run(source_ids=ids)["target_ids"].shape[1] > 0
-print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_bytes())
 """
 # An embedding large enough to be quantised, looked up outside and inside of
 # loops.
