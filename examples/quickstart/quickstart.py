@@ -32,7 +32,7 @@ TOKENS_PER_BATCH = 1_024
 PEAK_LEARNING_RATE = 3e-3
 WARMUP_STEPS = 400
 AVERAGE_DECAY = 0.998
-SEED = 1
+SEED = 2  # the settings were chosen with 1
 SHOWN = "Forty-seven tourists are waiting outside the bank in Berlin."
 
 
@@ -57,14 +57,11 @@ def make_model(tokenizer, **overrides):
         **overrides,
     )
     model.compile(
-        optimizer=keras.optimizers.Adam(
+        optimizer=kt.Adam(
             kt.WarmupSchedule(
                 peak_learning_rate=PEAK_LEARNING_RATE,
                 warmup_steps=WARMUP_STEPS,
             ),
-            beta_1=0.9,
-            beta_2=0.98,
-            epsilon=1e-9,
             # `fit` ends with the mean of the last weights in their place.
             use_ema=True,
             ema_momentum=AVERAGE_DECAY,
@@ -168,7 +165,7 @@ def main():
     model = make_model(tokenizer)
     print(
         f"2. Training the tiny preset, {model.count_params():,} weights, "
-        "about 4 minutes on 2 cores."
+        "about 3 minutes on 2 cores."
     )
     seconds = train(model, tokenizer, pairs)
 
