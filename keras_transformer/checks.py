@@ -3,6 +3,7 @@
 import math
 import numbers
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -153,6 +154,11 @@ def check_texts(name: str, texts) -> list[str]:
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: one string. "
             "Write `[text]`; what is returned is a sequence too."
+        )
+    if not isinstance(texts, Iterable):
+        raise TypeError(
+            f"`{name}` must be a sequence of strings. Received: {texts!r} of "
+            f"type {type(texts).__name__}."
         )
     texts = list(texts)
     for text in texts:

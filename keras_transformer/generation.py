@@ -234,7 +234,7 @@ def _found(decode, inputs, jit_compile):
     """Runs a compiled `decode`: arrays to arrays."""
     model, config = decode.model, decode.search.get_config()
     if "seed" in inputs:  # one function for all seeds
-        del config["seed"]
+        config.pop("seed", None)
     key = (
         type(decode.search),
         repr(config),

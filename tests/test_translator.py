@@ -178,6 +178,8 @@ def test_a_bare_string_is_refused(translator):
         translator("the cat")
     with pytest.raises(TypeError, match=message):
         translator.score("the cat", ["der Hund"])
+    with pytest.raises(TypeError, match="`texts` must be .*Received: None of"):
+        translator(None)
     with pytest.raises(TypeError, match="`translations` must be a sequence"):
         translator.score(["the cat"], "der Hund")
 
