@@ -93,8 +93,9 @@ def export_litert(
     check_file_to_write(path, overwrite)
     translator = translator.with_dtype("float32")
     text = text and translator.search.num_hypotheses == 1
-    signatures = _LiteRTGraph(translator).signatures(text, steps)
-    content = _converted(translator.model, signatures, quantization)
+    tables = _EmbeddingTables(translator.model, quantization)
+    signatures = _LiteRTGraph(translator, tables).signatures(text, steps)
+    content = _converted(tables, signatures, quantization)
     _check_operations(content)
     write_file(path, content)
 
@@ -110,11 +111,82 @@ def converted(
         *specs: `tf.TensorSpec` of each argument, with its name.
         quantization: As for `export_litert`.
     """
-    signatures = {"serving_default": _traceable(model, function, *specs)}
-    return _converted(model, signatures, quantization)
+    tables = _EmbeddingTables(model, quantization)
+    signatures = {"serving_default": _traceable(tables, function, *specs)}
+    return _converted(tables, signatures, quantization)
 
 
-def _traceable(model, function, *specs):
+class _EmbeddingTables:
+    """Embeddings in the form in which a file stores those of the logits.
+
+    The converter itself would store what is looked up once more: int8 rows
+    with one scale for all of them, where the product that makes the logits has
+    a scale for each row; and what a loop looks up as floats, carried through
+    the loop. Of the same bytes, a file holds one copy.
+
+    Args:
+        model: The `Transformer`.
+        quantization: As for `export_litert`.
+
+    Attributes:
+        variables: What the file must hold.
+    """
+
+    def __init__(self, model, quantization):
+        self.model = model
+        self.variables = []
+        self._tables = []
+        if quantization is None:
+            return
+        layers = [model.source_embedding, model.target_embedding]
+        for layer in dict.fromkeys(layers):  # may be one
+            values = ops.convert_to_numpy(layer.embeddings)
+            if quantization == "int8":
+                parts = _rows_in_int8(values)
+            else:
+                parts = (values.astype("float16").view("int16"),)
+            variables = [tf.Variable(part, trainable=False) for part in parts]
+            self.variables += variables
+            self._tables.append((layer, variables))
+
+    @contextlib.contextmanager
+    def read(self):
+        """Reads them, and lets the layers look up in what was read."""
+        for layer, variables in self._tables:
+            # Instead of the method of the class.
+            layer.look_up = _look_up_in([tf.identity(x) for x in variables])
+        try:
+            yield
+        finally:
+            for layer, _ in self._tables:
+                del layer.look_up
+
+
+def _rows_in_int8(table):
+    """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
+    # In double precision, or the last bit of some differs.
+    table = table.astype("float64")
+    scales = np.abs(table).max(axis=1, keepdims=True) / 127
+    rows = np.round(table / np.where(scales == 0, 1, scales))
+    return rows.astype("int8"), scales.astype("float32")
+
+
+def _look_up_in(parts):
+    """Makes what stands for `TokenEmbedding.look_up`."""
+
+    def look_up(embeddings, ids):
+        vectors = 1.0
+        for part in parts:
+            taken = ops.take(part, ops.cast(ids, "int32"), axis=0)
+            if taken.dtype == "int16":  # LiteRT takes no rows of float16
+                taken = tf.bitcast(taken, tf.float16)
+            vectors = vectors * ops.cast(taken, embeddings.dtype)
+        return vectors * embeddings.shape[1] ** 0.5
+
+    return look_up
+
+
+def _traceable(tables, function, *specs):
     """Makes a `tf.function` that reads all weights before any loop.
 
     Read there, the converter makes them constants, which all signatures
@@ -122,42 +194,19 @@ def _traceable(model, function, *specs):
     """
 
     def with_weights_read(*arguments):
-        weights = [(weight, tf.identity(weight)) for weight in model.weights]
-        with (
-            keras.StatelessScope(state_mapping=weights),
-            _source_table_apart(model),
-        ):
+        weights = [
+            (weight, tf.identity(weight)) for weight in tables.model.weights
+        ]
+        with keras.StatelessScope(state_mapping=weights), tables.read():
             return function(*arguments)
 
     return tf.function(with_weights_read, input_signature=specs)
 
 
-@contextlib.contextmanager
-def _source_table_apart(model):
-    """Lets the encoder look up its vectors in a constant of its own.
-
-    A constant in which both the encoder and a loop look up is quantised, but
-    the loop then carries the whole table as floats, a copy for each level of
-    loops. In another shape it is another constant; the bytes are the same, and
-    the file holds them once.
-    """
-    embedding = model.source_embedding
-
-    def look_up(ids):
-        table = ops.cast(embedding.embeddings, embedding.compute_dtype)
-        vectors = embedding.look_up(ops.expand_dims(table, 1), ids)
-        return ops.squeeze(vectors, axis=2)  # of (B, S, 1, D)
-
-    model.source_embedding = look_up
-    try:
-        yield
-    finally:
-        model.source_embedding = embedding
-
-
-def _converted(model, signatures, quantization):
+def _converted(tables, signatures, quantization):
     module = tf.Module()
-    module.weights = [weight.value for weight in model.weights]
+    module.weights = [weight.value for weight in tables.model.weights]
+    module.tables = tables.variables
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -228,24 +277,25 @@ def _check_operations(content):
 class _LiteRTGraph:
     """The functions of the file."""
 
-    def __init__(self, translator):
+    def __init__(self, translator, tables):
         self.translator = translator
         self.model = translator.model
+        self.tables = tables
 
     def signatures(self, text, steps):
         """Makes the functions, by their names."""
         ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
         signatures = {
-            "translate_ids": _traceable(self.model, self._translate_ids, ids),
+            "translate_ids": _traceable(self.tables, self._translate_ids, ids),
             "tokenizers": tf.function(
                 self._tokenizers,
                 input_signature=[tf.TensorSpec([1], tf.int32, name="start")],
             ),
         }
         if steps:
-            signatures["encode"] = _traceable(self.model, self._encode, ids)
+            signatures["encode"] = _traceable(self.tables, self._encode, ids)
             signatures["decode_step"] = _traceable(
-                self.model, self._decode_step, *self._step_specs()
+                self.tables, self._decode_step, *self._step_specs()
             )
         if text:
             signatures["translate_text"] = tf.function(
