@@ -63,6 +63,13 @@ class SearchName(enum.StrEnum):
     SAMPLING = "sampling"
 
 
+class PenaltyForm(enum.StrEnum):
+    """Length penalties of `BeamSearch`."""
+
+    GNMT = "gnmt"
+    POWER = "power"
+
+
 class Quantization(enum.StrEnum):
     """Weights of a LiteRT file."""
 
@@ -111,6 +118,13 @@ Width = Annotated[
 LengthPenalty = Annotated[
     float | None,
     typer.Option(help="Beam: more than 0 prefers longer ones; by default 0.6."),
+]
+LengthPenaltyForm = Annotated[
+    PenaltyForm | None,
+    typer.Option(
+        help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
+        "over length^penalty; by default gnmt."
+    ),
 ]
 # What to compute in; by default as the translator was trained.
 Dtype = Annotated[
@@ -377,6 +391,7 @@ def translate(
     search: SearchKind = None,
     width: Width = None,
     length_penalty: LengthPenalty = None,
+    length_penalty_form: LengthPenaltyForm = None,
     num_hypotheses: Annotated[
         int | None,
         typer.Option(
@@ -434,6 +449,7 @@ def translate(
         search,
         width=width,
         length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
         num_hypotheses=num_hypotheses,
         temperature=temperature,
         top_k=top_k,
@@ -474,6 +490,7 @@ def evaluate(
     search: SearchKind = None,
     width: Width = None,
     length_penalty: LengthPenalty = None,
+    length_penalty_form: LengthPenaltyForm = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Case does not count.")
     ] = False,
@@ -493,7 +510,13 @@ def evaluate(
 
     sources, references = _read_pairs(source, target)
     translator = _load(folder, dtype)
-    _set_search(translator, search, width=width, length_penalty=length_penalty)
+    _set_search(
+        translator,
+        search,
+        width=width,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+    )
     found = best_of(translator(sources))
     scores = corpus_scores(found, references, lowercase=lowercase)
     print(f"BLEU {scores.bleu:.2f}")
@@ -556,6 +579,7 @@ def export(
     search: SearchKind = None,
     width: Width = None,
     length_penalty: LengthPenalty = None,
+    length_penalty_form: LengthPenaltyForm = None,
     quantization: Annotated[
         Quantization | None,
         typer.Option(help="LiteRT: smaller weights; by default float32."),
@@ -594,11 +618,12 @@ def export(
     if format is None:
         is_litert = output.suffix == ".tflite"
         format = Format.LITERT if is_litert else Format.SAVED_MODEL
-    litert_options = _given(
-        quantization=quantization and quantization.value, text=text, steps=steps
-    )
+    litert_options = _given(quantization=quantization, text=text, steps=steps)
     search_options = _given(
-        search=search, width=width, length_penalty=length_penalty
+        search=search,
+        width=width,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
     )
     for options, formats in (
         (_given(dtype=dtype), [Format.SAVED_MODEL]),
@@ -610,7 +635,13 @@ def export(
             _refuse(options, needed, f"--format {format.value}")
     check_absent(output, overwrite)
     translator = _load(folder, dtype)
-    _set_search(translator, search, width=width, length_penalty=length_penalty)
+    _set_search(
+        translator,
+        search,
+        width=width,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+    )
     if format is Format.CTRANSLATE2:
         translator.export_ctranslate2(output, overwrite=overwrite)
         message = (
@@ -657,6 +688,7 @@ def verify(
     search: SearchKind = None,
     width: Width = None,
     length_penalty: LengthPenalty = None,
+    length_penalty_form: LengthPenaltyForm = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="File for all that was found, as JSON."),
@@ -688,7 +720,13 @@ def verify(
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
     translator = _load(folder)
-    _set_search(translator, search, width=width, length_penalty=length_penalty)
+    _set_search(
+        translator,
+        search,
+        width=width,
+        length_penalty=length_penalty,
+        length_penalty_form=length_penalty_form,
+    )
     lines = _input_lines(input)
     expected = translator(lines)
     reports = [
@@ -745,8 +783,12 @@ def _set_search(translator, name, **options):
 
 
 def _given(**options):
-    """The options that the command line has."""
-    return {name: value for name, value in options.items() if value is not None}
+    """The options that the command line has, choices as their words."""
+    return {
+        name: value.value if isinstance(value, enum.Enum) else value
+        for name, value in options.items()
+        if value is not None
+    }
 
 
 def _refuse(options, needed, received):

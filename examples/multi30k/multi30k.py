@@ -36,9 +36,7 @@ LABEL_SMOOTHING = 0.1
 PATIENCE = 10  # epochs
 AVERAGED_EPOCHS = 10
 BEAM_WIDTH = 5
-# As steep for 12 tokens as the published division by the length, but of the
-# shape ((5 + length) / 6) ** penalty.
-LENGTH_PENALTY = 1.4
+LENGTH_PENALTY = 1.0  # of the form that divides by the length
 VOCABULARY_SIZE = 8000  # of the raw case
 
 
@@ -107,8 +105,13 @@ def finite(value):
 
 
 def search():
-    """Beam search as published, but for the shape of the length penalty."""
-    return kt.BeamSearch(width=BEAM_WIDTH, length_penalty=LENGTH_PENALTY)
+    """Beam search as published."""
+    return kt.BeamSearch(
+        width=BEAM_WIDTH,
+        length_penalty=LENGTH_PENALTY,
+        patience=1,
+        length_penalty_form="power",
+    )
 
 
 def read_lines(path):

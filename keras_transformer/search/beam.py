@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
@@ -18,6 +19,8 @@ from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
 
+LENGTH_PENALTY_FORMS = ("gnmt", "power")
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BeamSearch(Search):
@@ -25,10 +28,13 @@ class BeamSearch(Search):
 
     Section 6.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
     width 4 and length penalty 0.6. A hypothesis is ranked by its
-    natural-logarithm probability over the length penalty of
-    [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14:
+    natural-logarithm probability over a length penalty, that of
+    [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14, or the
+    steeper one of fairseq and CTranslate2, with which 1 ranks by the mean over
+    tokens:
 
-    `score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^alpha`
+    - `"gnmt"`: `score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^alpha`
+    - `"power"`: `score(Y) = log P(Y | X) / |Y|^alpha`
 
     where `|Y|` counts the end token. A hypothesis that has ended keeps its
     place among the `width`; the others go on until none is left, or none can
@@ -50,11 +56,13 @@ class BeamSearch(Search):
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
             only once in a target; 0 for no such rule.
         forbidden_token_ids: Tokens never to choose, such as the unknown one.
+        length_penalty_form: `"gnmt"` or `"power"`.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
         ValueError: If a size is not positive, `length_penalty` not finite,
-            `num_hypotheses` greater than `width`, or a factor not positive.
+            `num_hypotheses` greater than `width`, a factor not positive, or
+            there is no such form.
 
     Example:
     >>> search = BeamSearch(width=4, length_penalty=0.6)
@@ -71,6 +79,7 @@ class BeamSearch(Search):
         repetition_penalty: float = 1.0,
         no_repeat_ngram_size: int = 0,
         forbidden_token_ids=(),
+        length_penalty_form: str = "gnmt",
     ):
         super().__init__(
             repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
@@ -79,6 +88,9 @@ class BeamSearch(Search):
         check_finite(length_penalty=length_penalty)
         if patience is not None:
             check_positive_number(patience=patience)
+        check_choice(
+            LENGTH_PENALTY_FORMS, length_penalty_form=length_penalty_form
+        )
         if num_hypotheses > width:
             raise ValueError(
                 "`num_hypotheses` must be at most `width`. Received: "
@@ -87,6 +99,7 @@ class BeamSearch(Search):
         self.width = width
         self.length_penalty = length_penalty
         self.patience = patience
+        self.length_penalty_form = length_penalty_form
         self.num_hypotheses = num_hypotheses
 
     @property
@@ -100,6 +113,7 @@ class BeamSearch(Search):
             "length_penalty": self.length_penalty,
             "num_hypotheses": self.num_hypotheses,
             "patience": self.patience,
+            "length_penalty_form": self.length_penalty_form,
             **super().get_config(),
         }
 
@@ -178,9 +192,11 @@ class BeamSearch(Search):
         )
 
     def penalty(self, length):
-        """Computes `((5 + length) / 6)^alpha`."""
+        """Computes what the probability of a target is divided by."""
         length = ops.cast(length, "float32")
-        return ops.power((5.0 + length) / 6.0, self.length_penalty)
+        if self.length_penalty_form == "gnmt":
+            length = (5.0 + length) / 6.0
+        return ops.power(length, self.length_penalty)
 
     def _nothing_finished(self, problem):
         batch_size = ops.shape(problem.start_ids)[0]

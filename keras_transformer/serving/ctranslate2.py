@@ -47,9 +47,10 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
     token, and so leaves their share of the probability to the others.
 
     `translate_batch` searches as `GreedySearch` does with `beam_size=1,
-    length_penalty=0, min_decoding_length=0`; with another `length_penalty` it
-    divides scores by `length ** length_penalty`. `max_decoding_length` is 256
-    tokens by default, whatever the length of the source.
+    length_penalty=0, min_decoding_length=0`, and with another beam as
+    `BeamSearch` does with `patience=1, length_penalty_form="power"`.
+    `max_decoding_length` is 256 tokens by default, whatever the length of the
+    source.
 
     The table of positions has 2048, or `max_length` of the model where that is
     more; learned positions end at `max_length`. CTranslate2 raises an error

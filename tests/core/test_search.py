@@ -93,7 +93,13 @@ def log_shares(table):
     return table - np.log(np.sum(np.exp(table), axis=-1, keepdims=True))
 
 
-def every_target(table, start_id, length, alpha):
+PENALTIES = {
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
+    "power": lambda length, alpha: length ** float(alpha),
+}
+
+
+def every_target(table, start_id, length, alpha, form="gnmt"):
     """All targets there are, best first, with their scores."""
     logs = log_shares(table)
     targets = []
@@ -107,7 +113,7 @@ def every_target(table, start_id, length, alpha):
                 logs[position, before[position], token]
                 for position, token in enumerate(target)
             )
-            targets.append((total / ((5 + size) / 6) ** alpha, target))
+            targets.append((total / PENALTIES[form](size, alpha), target))
     return sorted(targets, reverse=True)
 
 
@@ -119,16 +125,18 @@ def unpadded(row):
 
 
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("form", PENALTIES)
 @pytest.mark.parametrize("patience", [None, 1.0])
-def test_full_width_equals_exhaustive_search(alpha, patience):
+def test_full_width_equals_exhaustive_search(alpha, form, patience):
     length = 4
     table = table_of(length)
-    expected = every_target(table, START, length, alpha)
+    expected = every_target(table, START, length, alpha, form)
     search = kt.BeamSearch(
         width=len(expected),
         length_penalty=alpha,
         num_hypotheses=len(expected),
         patience=patience,
+        length_penalty_form=form,
     )
     target_ids, scores, token_scores = run(
         search, table_step(table), [START], [length]
@@ -141,7 +149,7 @@ def test_full_width_equals_exhaustive_search(alpha, patience):
     }
     lengths = np.sum(target_ids[0] != 0, axis=1)
     np.testing.assert_allclose(
-        token_scores[0].sum(axis=1) / ((5 + lengths) / 6) ** alpha,
+        token_scores[0].sum(axis=1) / PENALTIES[form](lengths, alpha),
         scores[0],
         atol=1e-4,
     )
@@ -153,6 +161,7 @@ BEAMS = [
     {"width": 3, "length_penalty": 0.6},
     {"width": 5, "length_penalty": 1.0, "patience": 1.0},
     {"width": 4, "length_penalty": -0.5, "patience": 2.0},
+    {"width": 3, "length_penalty": 1.0, "length_penalty_form": "power"},
 ]
 each_beam = pytest.mark.parametrize("options", BEAMS)
 
@@ -163,10 +172,15 @@ each_beam = pytest.mark.parametrize("options", BEAMS)
 def test_hypotheses_are_sorted_distinct_and_truly_scored(options, seed):
     length = 5
     table = table_of(length, seed)
-    alpha = options["length_penalty"]
     known = {
         target: score
-        for score, target in every_target(table, START, length, alpha)
+        for score, target in every_target(
+            table,
+            START,
+            length,
+            options["length_penalty"],
+            options.get("length_penalty_form", "gnmt"),
+        )
     }
     target_ids, scores, _ = run_traced(
         kt.BeamSearch,
@@ -620,7 +634,7 @@ def test_samples_of_a_large_vocabulary_are_those_of_a_sorted_one(monkeypatch):
     "search",
     [
         kt.GreedySearch(forbidden_token_ids=[1]),
-        kt.BeamSearch(5, 0.3, 2, 1.5, 1.2, 3, [1]),
+        kt.BeamSearch(5, 0.3, 2, 1.5, 1.2, 3, [1], "power"),
         kt.Sampling(0.7, 5, 0.9, 2, 11, 1.2, 3, [1]),
     ],
 )
@@ -669,6 +683,12 @@ def test_log_normalizer_makes_probabilities():
             lambda: kt.BeamSearch(length_penalty="0.6"),
             TypeError,
             "`length_penalty` must be a number",
+        ),
+        (
+            lambda: kt.BeamSearch(length_penalty_form="wu"),
+            ValueError,
+            "`length_penalty_form` must be one of 'gnmt', 'power'. "
+            "Received: length_penalty_form='wu'",
         ),
         (
             lambda: kt.BeamSearch(2, num_hypotheses=3),

@@ -177,16 +177,16 @@ def check_parity(translator, folder):
     target_ids, scores = translator.model.generate(
         source_ids, max_length=MAX_LENGTH
     )
-    found, found_scores = greedy(translator, folder)
+    found, found_scores = translated(translator, folder, **GREEDY)
     assert found == [[token for token in row if token] for row in target_ids]
     np.testing.assert_allclose(found_scores, scores, **SCORE_TOLERANCE)
     return found
 
 
-def greedy(translator, folder):
+def translated(translator, folder, **options):
     """The ids and scores of what CTranslate2 makes of `TEXTS`."""
     results = load(folder).translate_batch(
-        pieces_of(translator.tokenizer, TEXTS), **GREEDY
+        pieces_of(translator.tokenizer, TEXTS), **options
     )
     id_of = translator.target_tokenizer.pieces.index
     return (
@@ -210,6 +210,21 @@ def test_targets_and_scores_are_those_of_the_model(exported, kind):
     found = check_parity(*exported[kind])
     assert found[TEXTS.index("")] == []
     assert len(set(map(tuple, found))) > 3  # the model tells texts apart
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_beam_search_with_its_length_penalty_is_the_same(exported, kind, alpha):
+    translator, folder = exported[kind]
+    target_ids, scores = translator.model.generate(
+        source_ids_of(translator.tokenizer, TEXTS),
+        search=kt.BeamSearch(4, alpha, patience=1, length_penalty_form="power"),
+        max_length=MAX_LENGTH,
+    )
+    options = {"beam_size": 4, "length_penalty": alpha, "patience": 1}
+    found, found_scores = translated(translator, folder, **GREEDY | options)
+    assert found == [[token for token in row if token] for row in target_ids]
+    np.testing.assert_allclose(found_scores, scores, **SCORE_TOLERANCE)
 
 
 def test_some_targets_end_and_some_are_cut(exported):
@@ -371,7 +386,7 @@ def test_padding_and_start_token_are_never_chosen(
     target_ids, _ = model.generate(
         source_ids_of(tokenizer, TEXTS), max_length=MAX_LENGTH
     )
-    found, _ = greedy(translator, tmp_path)
+    found, _ = translated(translator, tmp_path, **GREEDY)
     assert found == [[token for token in row if token] for row in target_ids]
     (result,) = load(tmp_path).translate_batch(
         pieces_of(tokenizer, ["the cat sees the dog"]),
