@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.masking import causal_mask
 from keras_transformer.masking import combine_masks
@@ -129,18 +130,14 @@ class MultiHeadAttention(keras.layers.Layer):
         self.supports_masking = True
 
         common = {"use_bias": use_bias, "dtype": self.dtype_policy}
-        self.query_projection = keras.layers.Dense(
+        self.query_projection = Dense(
             num_heads * key_dim, name="query", **common
         )
-        self.key_projection = keras.layers.Dense(
-            num_heads * key_dim, name="key", **common
-        )
-        self.value_projection = keras.layers.Dense(
+        self.key_projection = Dense(num_heads * key_dim, name="key", **common)
+        self.value_projection = Dense(
             num_heads * value_dim, name="value", **common
         )
-        self.output_projection = keras.layers.Dense(
-            hidden_dim, name="output", **common
-        )
+        self.output_projection = Dense(hidden_dim, name="output", **common)
         self.attention_dropout = Dropout(
             dropout, name="attention_dropout", dtype=self.dtype_policy
         )

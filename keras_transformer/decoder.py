@@ -13,6 +13,7 @@ from keras_transformer.feed_forward import FeedForward
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
+from keras_transformer.slices import numbered
 from keras_transformer.slices import write_slice
 
 
@@ -440,9 +441,8 @@ class Decoder(keras.layers.Layer):
         Returns:
             Float tensor of shape `(B, W, D)` and the cache for the next step.
         """
-        width = inputs.shape[1]
-        max_length = ops.shape(cache[0][0])[2] // width
-        visible = _visible(position, max_length, width, ancestry)
+        keys, _ = cache[0]
+        visible = _visible(position, keys, inputs.shape[1], ancestry)
         x = inputs
         new_cache = []
         for layer, layer_cache, layer_encoded_cache in zip(
@@ -476,19 +476,17 @@ class Decoder(keras.layers.Layer):
         }
 
 
-def _visible(position, max_length, width, ancestry):
+def _visible(position, keys, width, ancestry):
     """Marks what each hypothesis has kept, bool `(B or 1, W or 1, L W)`.
 
     At each position up to this one, a hypothesis sees the slot that it was in
     then. So a beam search never moves what is kept, and the attention of all
     hypotheses of a sentence is one product.
     """
-    positions = ops.arange(max_length, dtype="int32")
-    so_far = ops.less_equal(positions, position)  # (L,)
+    places = numbered(keys, axis=2)  # (L W,)
+    positions = places // width
+    so_far = ops.reshape(ops.less_equal(positions, position), (1, 1, -1))
     if ancestry is None:
-        return ops.reshape(so_far, (1, 1, -1))
-    slots = ops.arange(width, dtype="int32")
-    ancestry = ancestry[:, :, :max_length]
-    own = ops.equal(ops.expand_dims(ancestry, 3), slots)  # (B, W, L, W)
-    own = ops.logical_and(own, ops.expand_dims(so_far, 1))
-    return ops.reshape(own, (-1, width, max_length * width))
+        return so_far
+    slots = ops.take(ancestry, positions, axis=2)  # (B, W, L W)
+    return ops.logical_and(ops.equal(slots, places % width), so_far)

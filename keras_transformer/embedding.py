@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
+from keras_transformer.dense import by_rows
 from keras_transformer.masking import padding_mask
 
 
@@ -77,7 +78,8 @@ class TokenEmbedding(keras.layers.Layer):
         if reverse:
             check_width("inputs", inputs.shape, self.hidden_dim)
             inputs = ops.cast(inputs, self.compute_dtype)
-            return ops.matmul(inputs, ops.transpose(self.embeddings))
+            kernel = ops.transpose(self.embeddings)
+            return by_rows(lambda x: ops.matmul(x, kernel), inputs)
         if not _are_ids(inputs):
             raise TypeError(
                 "`inputs` must be integers, unless `reverse=True`. Received: "

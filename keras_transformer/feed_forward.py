@@ -5,6 +5,7 @@ import keras
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
+from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 
 
@@ -60,11 +61,11 @@ class FeedForward(keras.layers.Layer):
         self.supports_masking = True
 
         common = {"dtype": self.dtype_policy}
-        self.inner = keras.layers.Dense(
+        self.inner = Dense(
             intermediate_dim, activation=self.activation, name="inner", **common
         )
         self.inner_dropout = Dropout(dropout, name="inner_dropout", **common)
-        self.outer = keras.layers.Dense(hidden_dim, name="outer", **common)
+        self.outer = Dense(hidden_dim, name="outer", **common)
 
     def build(self, inputs_shape):
         check_width("inputs", inputs_shape, self.hidden_dim)

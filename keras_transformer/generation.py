@@ -17,6 +17,7 @@ from keras_transformer.checks import check_length
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_padding_last
 from keras_transformer.checks import check_positive
+from keras_transformer.decoding import FEWEST_COMPILED
 from keras_transformer.decoding import Decode
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Search
@@ -242,7 +243,10 @@ def _found(decode, inputs, jit_compile):
         decode.needs_scores,
         model.max_length,  # which a user may change
     )
-    if keras.backend.backend() != "tensorflow":
+    # A batch that does not shrink is compiled as one loop, without what goes on
+    # between segments.
+    is_small = jit_compile and len(inputs["source_ids"]) <= FEWEST_COMPILED
+    if is_small or keras.backend.backend() != "tensorflow":
         return model._functions.run(
             ("whole", *key),
             lambda _, inputs: decode.whole(inputs),

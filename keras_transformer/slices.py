@@ -1,4 +1,4 @@
-"""Writing at one position of a tensor."""
+"""Places of a tensor: writing at one, and their numbers."""
 
 import contextlib
 import contextvars
@@ -22,6 +22,22 @@ def without_xla():
         yield
     finally:
         _xla_is_off.reset(token)
+
+
+def numbered(x, axis):
+    """Numbers the places along an axis of `x`, from 0: int32 `(M,)`.
+
+    Where the length is not known it is not asked for either: in a LiteRT file
+    a range of a length to compute makes every tensor after it one that is
+    allocated while the file runs. Then the other axes must not be empty.
+    """
+    if x.shape[axis] is not None:
+        return ops.arange(x.shape[axis], dtype="int32")
+    place = [0] * len(x.shape)
+    place[axis] = slice(None)
+    # Not `ones_like`, which asks for the length.
+    ones = ops.cast(x[tuple(place)], "int32") * 0 + 1
+    return ops.cumsum(ones) - 1
 
 
 def write_slice(x, position, update):

@@ -12,6 +12,7 @@ from keras_transformer.checks import check_share
 from keras_transformer.compiled import Functions
 from keras_transformer.decoder import Decoder
 from keras_transformer.decoding import Decode
+from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
@@ -250,7 +251,7 @@ class Transformer(keras.Model):
         self.decoder = Decoder(name="decoder", **stack)
         self.output_projection = None
         if not tie_output:
-            self.output_projection = keras.layers.Dense(
+            self.output_projection = Dense(
                 vocabulary_size,
                 use_bias=False,
                 name="output_projection",

@@ -18,6 +18,7 @@ from keras_transformer.search.search import take_places
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
+from keras_transformer.slices import numbered
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 
@@ -297,7 +298,7 @@ class BeamSearch(Search):
         slots = ops.arange(self.width, dtype="int32")
         has_place = ops.less(slots, self._places(num_finished))
         ancestry = take_rows(candidates.ancestry, order)  # (B, W, T)
-        positions = ops.arange(ops.shape(ancestry)[2], dtype="int32")
+        positions = numbered(ancestry, axis=2)
         return _Candidates(
             scores=ops.where(has_place, scores, IMPOSSIBLE),
             token_ids=take_places(candidates.token_ids, order),

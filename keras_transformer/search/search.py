@@ -12,6 +12,7 @@ from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
+from keras_transformer.slices import numbered
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -317,7 +318,7 @@ def take_places(x, places):
 
 
 def _flat_places(places, size):
-    rows = ops.arange(ops.shape(places)[0], dtype="int32")
+    rows = numbered(places, axis=0)
     return places + ops.expand_dims(rows * size, 1)
 
 
@@ -367,8 +368,7 @@ def _block_ngrams(logits, target_ids, position, size):
     The last `size - 1` tokens are compared with those before each earlier
     token; where they are the same, that token may not follow now.
     """
-    length = ops.shape(target_ids)[2]
-    ends = ops.arange(length, dtype="int32")  # the last token of an n-gram
+    ends = numbered(target_ids, axis=2)  # the last token of an n-gram
     same = ops.logical_and(
         ops.greater_equal(ends, size - 1), ops.less(ends, position)
     )  # (T,)
