@@ -15,9 +15,9 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
-# The core on its second backend.
+# The core on its second backend, which would compile longer than it runs.
 test-jax: $(VENV)/installed
-	KERAS_BACKEND=jax $(BIN)/python -m pytest -q -n 2 -m "not slow" tests/core
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" tests/core
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

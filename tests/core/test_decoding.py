@@ -335,8 +335,14 @@ def flat(hypotheses, search):
     return [x.reshape((rows, *x.shape[-1:])) for x in hypotheses]
 
 
-@each_model
-@each_search
+@pytest.mark.parametrize(
+    ("options", "search"),
+    [
+        *((options, SEARCHES["beam_best_3"]) for options in MODELS.values()),
+        *(({}, search) for search in SEARCHES.values()),
+    ],
+    ids=[*MODELS, *SEARCHES],
+)
 def test_scores_are_those_of_the_whole_model(options, search):
     """What was kept of a hypothesis is its own, wherever it has moved."""
     model = kt.Transformer(V, **SIZES, **options)
