@@ -20,8 +20,10 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 # Few, so that what a step computes stays in the processor's caches, and as
-# LiteRT keeps several copies of what a loop carries.
+# LiteRT keeps several copies of what a loop carries. With several hypotheses
+# of a sentence more, or a batch has too few sentences.
 TOKENS_PER_BATCH = 512
+TOKENS_PER_BEAM_BATCH = 1024
 
 # What `export_litert` writes beside the SentencePiece models.
 FACTS = ("is_fast", "longest_source", "num_slots", "num_hypotheses")
@@ -48,7 +50,8 @@ class LiteRTTranslator:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
-            room for targets. Fewer take less memory.
+            room for targets; by default 512, or 1,024 where the search has
+            several hypotheses. Fewer take less memory.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -99,9 +102,15 @@ class LiteRTTranslator:
         self,
         texts,
         return_scores: bool = False,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
+        tokens_per_batch: int | None = None,
     ):
         texts = check_texts("texts", texts)
+        if tokens_per_batch is None:
+            tokens_per_batch = (
+                TOKENS_PER_BATCH
+                if self.num_slots == 1
+                else TOKENS_PER_BEAM_BATCH
+            )
         rows = ended(split_texts(self.source, texts))
         self._check_lengths(rows)
         translations = [[""] * self.width for _ in rows]

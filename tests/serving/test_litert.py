@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tensorflow.lite.python import schema_py_generated as schema
 
 import keras_transformer as kt
 from keras_transformer.serving import litert
@@ -230,6 +231,48 @@ def test_smaller_weights_say_nearly_the_same(exported, quantization):
     translations = kt.LiteRTTranslator(path)(TEXTS)
     expected = translators["greedy"](TEXTS)
     assert np.mean(np.array(translations) == np.array(expected)) >= 0.5
+
+
+def test_loop_allocates_nothing_anew(exported):
+    """No operation in it has a size that an earlier one computes.
+
+    LiteRT would arrange the memory of all that follows again, at each step.
+    """
+    folder, _ = exported
+    content = (folder / "bfloat16.tflite").read_bytes()
+    file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+    names = {
+        number: name
+        for name, number in vars(schema.BuiltinOperator).items()
+        if isinstance(number, int)
+    }
+
+    def name_of(operator):
+        code = file.operatorCodes[operator.opcodeIndex]
+        return names[max(code.builtinCode, code.deprecatedBuiltinCode)]
+
+    def kinds(graph):
+        return {name_of(operator) for operator in graph.operators}
+
+    (loop,) = [
+        graph
+        for graph in file.subgraphs
+        if {"FULLY_CONNECTED", "DYNAMIC_UPDATE_SLICE"} <= kinds(graph)
+    ]
+    assert not {"WHILE", "RANGE", "FILL", "BROADCAST_TO"} & kinds(loop)
+    made_by = {
+        output: name_of(operator)
+        for operator in loop.operators
+        for output in operator.outputs
+    }
+    shapes = [
+        operator.inputs[1]
+        for operator in loop.operators
+        if name_of(operator) == "RESHAPE"
+    ]
+    # Constants, or the shape of another tensor: known before it runs.
+    assert len(shapes) > 10
+    assert {made_by.get(shape, "") for shape in shapes} <= {"", "SHAPE"}
 
 
 def test_files_hold_built_in_operations_and_those_on_text(exported):
