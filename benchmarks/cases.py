@@ -58,8 +58,8 @@ def width_of(search: str) -> int:
 def search_of(search: str):
     """Makes our search, the same as CTranslate2's.
 
-    Without length penalty, as the two engines' formulas differ, and with
-    patience 1, CTranslate2's.
+    Without length penalty, as the two engines' default formulas differ, and
+    with patience 1, CTranslate2's.
     """
     import keras_transformer as kt
 

@@ -30,8 +30,8 @@ for each of {runs} runs: seconds of the second call, median (least–most);
 seconds until the first result, with loading and all that is compiled; peak
 resident memory. "Same" is the share of translations that are those of the
 Translator. Both libraries search without length penalty, as their formulas
-differ, and CTranslate2 sorts by length and batches by tokens, with the fastest
-setting of those tried.
+differ by default, and CTranslate2 sorts by length and batches by tokens, with
+the fastest setting of those tried.
 """
 
 

@@ -13,20 +13,22 @@ class Dense(keras.layers.Dense):
     arranged anew, at each of dozens of products a decoding step.
 
     Args:
-        *args: As for `keras.layers.Dense`.
+        units: Size `F` of the output.
         **kwargs: As for `keras.layers.Dense`.
 
     Call arguments:
         inputs: Float tensor `(B, T, D)` or `(B, D)`.
-        training: As for `keras.layers.Dense`.
 
     Returns:
         Float tensor `(B, T, F)` or `(B, F)`.
     """
 
     def call(self, inputs, training=None):
-        call = super().call
-        return by_rows(lambda x: call(x, training=training), inputs)
+        return by_rows(super().call, inputs)
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """As `keras.layers.Dense`, which refuses its subclasses."""
+        super().quantize(mode, type_check=False, config=config)
 
 
 def by_rows(function, x):
@@ -42,4 +44,6 @@ def by_rows(function, x):
     if len(x.shape) != 3:
         return function(x)
     y = function(ops.reshape(x, (-1, x.shape[-1])))
-    return ops.reshape(y, (-1, ops.shape(x)[1], y.shape[-1]))
+    # A batch size that is not known is inferred, for which `T` must not be 0.
+    batch_size = -1 if x.shape[0] is None else x.shape[0]
+    return ops.reshape(y, (batch_size, ops.shape(x)[1], y.shape[-1]))

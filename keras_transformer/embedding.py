@@ -86,12 +86,12 @@ class TokenEmbedding(keras.layers.Layer):
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
                 "without `dtype='int32'`?"
             )
-        return self.look_up(self.embeddings, inputs)  # (B, T, D)
-
-    def look_up(self, table, ids):
-        """Takes the rows `ids` of `table`, scaled as section 3.4 says."""
-        vectors = ops.take(table, ops.cast(ids, "int32"), axis=0)
+        vectors = self.look_up(ops.cast(inputs, "int32"))  # (B, T, D)
         return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype)
+
+    def look_up(self, ids):
+        """Takes the rows of the matrix: `(B, T)` int32 to `(B, T, D)`."""
+        return ops.take(self.embeddings, ids, axis=0)
 
     def compute_mask(self, inputs, previous_mask=None):
         if not _are_ids(inputs):  # vectors, on their way to logits

@@ -243,9 +243,10 @@ def _found(decode, inputs, jit_compile):
         decode.needs_scores,
         model.max_length,  # which a user may change
     )
-    # A batch that does not shrink is compiled as one loop, without what goes on
+    # A batch too small to shrink is compiled as one loop, without what goes on
     # between segments.
-    is_small = jit_compile and len(inputs["source_ids"]) <= FEWEST_COMPILED
+    rows = len(inputs["source_ids"])
+    is_small = jit_compile and 0 < rows < 2 * FEWEST_COMPILED
     if is_small or keras.backend.backend() != "tensorflow":
         return model._functions.run(
             ("whole", *key),

@@ -27,9 +27,10 @@ def without_xla():
 def numbered(x, axis):
     """Numbers the places along an axis of `x`, from 0: int32 `(M,)`.
 
-    Where the length is not known it is not asked for either: in a LiteRT file
-    a range of a length to compute makes every tensor after it one that is
-    allocated while the file runs. Then the other axes must not be empty.
+    For the steps of decoding. Where the length is not known it is not asked
+    for either: in a LiteRT file a range of a length to compute makes every
+    tensor after it one that is allocated while the file runs. Then the other
+    axes must not be empty.
     """
     if x.shape[axis] is not None:
         return ops.arange(x.shape[axis], dtype="int32")

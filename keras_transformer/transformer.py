@@ -465,7 +465,7 @@ class Transformer(keras.Model):
         """Translates ids to ids.
 
         Sentences that are done leave the batch, except on JAX, where each
-        shape would have to be compiled.
+        shape would have to be compiled, and from small compiled batches.
 
         Args:
             source_ids: Int array `(B, S)`, each row a source that ends with

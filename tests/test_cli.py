@@ -581,6 +581,10 @@ def test_samples_are_repeatable_from_their_seed(trained):
         ),
         (("--width", "8"), "`--width` needs --search beam. Received: Greedy.*"),
         (
+            ("--length-penalty-form", "power"),
+            "`--length-penalty-form` needs --search beam. Received: Greedy.*",
+        ),
+        (
             ("--search", "beam", "--top-k", "5"),
             "`--top-k` needs --search sampling. Received: BeamSearch.",
         ),
@@ -641,6 +645,23 @@ def test_options_change_the_search_that_is_there(trained, tmp_path):
     translator.search = kt.BeamSearch(3, 0.0, num_hypotheses=2)
     [expected] = translator(["cat sees dog"], max_length=9)
     assert result.output.splitlines() == expected
+
+
+def test_length_penalty_has_two_forms(trained):
+    options = ("--search", "beam", "--length-penalty", "2", "--scores")
+    text = "cat sees dog"
+    for form in ("gnmt", "power"):
+        result = run(
+            *("translate", trained.folder, *options),
+            *("--length-penalty-form", form, text),
+        )
+        translator = kt.Translator.load(trained.folder)
+        translator.search = kt.BeamSearch(
+            length_penalty=2.0, length_penalty_form=form
+        )
+        _, [score] = translator([text], return_scores=True)
+        found = float(result.output.split("\t")[0])
+        assert found == pytest.approx(score, abs=1e-3)
 
 
 def test_evaluate_without_case(trained):

@@ -31,8 +31,9 @@ class BeamSearch(Search):
     width 4 and length penalty 0.6. A hypothesis is ranked by its
     natural-logarithm probability over a length penalty, that of
     [Wu et al., 2016](https://arxiv.org/abs/1609.08144), equation 14, or the
-    steeper one of fairseq and CTranslate2, with which 1 ranks by the mean over
-    tokens:
+    steeper one of fairseq
+    ([Ott et al., 2019](https://aclanthology.org/N19-4009)) and CTranslate2,
+    with which 1 ranks by the mean over tokens:
 
     - `"gnmt"`: `score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^alpha`
     - `"power"`: `score(Y) = log P(Y | X) / |Y|^alpha`
@@ -57,7 +58,7 @@ class BeamSearch(Search):
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
             only once in a target; 0 for no such rule.
         forbidden_token_ids: Tokens never to choose, such as the unknown one.
-        length_penalty_form: `"gnmt"` or `"power"`.
+        length_penalty_form: `"gnmt"`, as in the paper, or `"power"`.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -193,7 +194,7 @@ class BeamSearch(Search):
         )
 
     def penalty(self, length):
-        """Computes what the probability of a target is divided by."""
+        """Computes what the log-probability of a target is divided by."""
         length = ops.cast(length, "float32")
         if self.length_penalty_form == "gnmt":
             length = (5.0 + length) / 6.0

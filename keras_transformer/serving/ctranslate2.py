@@ -47,8 +47,10 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
     token, and so leaves their share of the probability to the others.
 
     `translate_batch` searches as `GreedySearch` does with `beam_size=1,
-    length_penalty=0, min_decoding_length=0`, and with another beam as
-    `BeamSearch` does with `patience=1, length_penalty_form="power"`.
+    length_penalty=0, min_decoding_length=0`, and with another beam and length
+    penalty as `BeamSearch` does with `patience=1,
+    length_penalty_form="power"`; without length penalty it stops sooner, when
+    the best hypothesis has ended.
     `max_decoding_length` is 256 tokens by default, whatever the length of the
     source.
 

@@ -57,7 +57,8 @@ def export_litert(
     A LiteRT graph cannot check anything: programs that do not use
     `LiteRTTranslator` check lengths before they call it.
 
-    Whatever the translator computes in, the file computes in float32.
+    Whatever the translator computes in, the file computes in float32. Use the
+    translator in no other thread while it is written.
 
     A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
     and leaves `translate_text` out.
@@ -93,9 +94,9 @@ def export_litert(
     check_file_to_write(path, overwrite)
     translator = translator.with_dtype("float32")
     text = text and translator.search.num_hypotheses == 1
-    tables = _EmbeddingTables(translator.model, quantization)
-    signatures = _LiteRTGraph(translator, tables).signatures(text, steps)
-    content = _converted(tables, signatures, quantization)
+    weights = _Weights(translator.model, quantization)
+    signatures = _LiteRTGraph(translator, weights).signatures(text, steps)
+    content = _converted(weights, signatures, quantization)
     _check_operations(content)
     write_file(path, content)
 
@@ -106,23 +107,23 @@ def converted(
     """Makes a LiteRT file of one function of a model.
 
     Args:
-        model: The Keras model whose weights the function reads.
+        model: The `Transformer` whose weights the function reads.
         function: Function of tensors to a dictionary of tensors.
         *specs: `tf.TensorSpec` of each argument, with its name.
         quantization: As for `export_litert`.
     """
-    tables = _EmbeddingTables(model, quantization)
-    signatures = {"serving_default": _traceable(tables, function, *specs)}
-    return _converted(tables, signatures, quantization)
+    weights = _Weights(model, quantization)
+    signatures = {"serving_default": _traceable(weights, function, *specs)}
+    return _converted(weights, signatures, quantization)
 
 
-class _EmbeddingTables:
-    """Embeddings in the form in which a file stores those of the logits.
+class _Weights:
+    """The weights of a model, in the form in which a file stores them.
 
-    The converter itself would store what is looked up once more: int8 rows
-    with one scale for all of them, where the product that makes the logits has
-    a scale for each row; and what a loop looks up as floats, carried through
-    the loop. Of the same bytes, a file holds one copy.
+    The converter itself would store the rows that ids look up beside the
+    matrix of the logits: in int8 with one scale for all rows, where the matrix
+    has a scale for each; and what a loop looks up as floats, carried through
+    the loop. Looked up in the same bytes, a file holds them once.
 
     Args:
         model: The `Transformer`.
@@ -133,36 +134,39 @@ class _EmbeddingTables:
     """
 
     def __init__(self, model, quantization):
-        self.model = model
-        self.variables = []
-        self._tables = []
+        self.variables = [weight.value for weight in model.weights]
+        self._weights = model.weights
+        self._tables = []  # a layer, what looks up in it, and its parts
         if quantization is None:
             return
+        form, look_up_in = FORMS[quantization]
         layers = [model.source_embedding, model.target_embedding]
         for layer in dict.fromkeys(layers):  # may be one
-            values = ops.convert_to_numpy(layer.embeddings)
-            if quantization == "int8":
-                parts = _rows_in_int8(values)
-            else:
-                parts = (values.astype("float16").view("int16"),)
-            variables = [tf.Variable(part, trainable=False) for part in parts]
-            self.variables += variables
-            self._tables.append((layer, variables))
+            parts = form(ops.convert_to_numpy(layer.embeddings))
+            parts = [tf.Variable(part, trainable=False) for part in parts]
+            self.variables += parts
+            self._tables.append((layer, look_up_in, parts))
 
     @contextlib.contextmanager
     def read(self):
-        """Reads them, and lets the layers look up in what was read."""
-        for layer, variables in self._tables:
-            # Instead of the method of the class.
-            layer.look_up = _look_up_in([tf.identity(x) for x in variables])
+        """Reads all of them here, for a graph that is traced inside.
+
+        Read before any loop, the converter makes them constants, which all
+        signatures share; LiteRT cannot read a variable inside of a loop.
+        """
+        weights = [(weight, tf.identity(weight)) for weight in self._weights]
+        for layer, look_up_in, parts in self._tables:
+            # In the place of the method of the class.
+            layer.look_up = look_up_in(*map(tf.identity, parts))
         try:
-            yield
+            with keras.StatelessScope(state_mapping=weights):
+                yield
         finally:
-            for layer, _ in self._tables:
+            for layer, *_ in self._tables:
                 del layer.look_up
 
 
-def _rows_in_int8(table):
+def _int8_form(table):
     """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
     # In double precision, or the last bit of some differs.
     table = table.astype("float64")
@@ -171,42 +175,47 @@ def _rows_in_int8(table):
     return rows.astype("int8"), scales.astype("float32")
 
 
-def _look_up_in(parts):
-    """Makes what stands for `TokenEmbedding.look_up`."""
-
-    def look_up(embeddings, ids):
-        vectors = 1.0
-        for part in parts:
-            taken = ops.take(part, ops.cast(ids, "int32"), axis=0)
-            if taken.dtype == "int16":  # LiteRT takes no rows of float16
-                taken = tf.bitcast(taken, tf.float16)
-            vectors = vectors * ops.cast(taken, embeddings.dtype)
-        return vectors * embeddings.shape[1] ** 0.5
+def _look_up_int8(rows, scales):
+    def look_up(ids):
+        taken = ops.cast(ops.take(rows, ids, axis=0), "float32")
+        return taken * ops.take(scales, ids, axis=0)
 
     return look_up
 
 
-def _traceable(tables, function, *specs):
-    """Makes a `tf.function` that reads all weights before any loop.
+def _float16_form(table):
+    """The bits `(V, D)`, as LiteRT takes no rows of float16."""
+    return (table.astype("float16").view("int16"),)
 
-    Read there, the converter makes them constants, which all signatures
-    share; LiteRT cannot read a variable inside of a loop.
-    """
+
+def _look_up_float16(bits):
+    def look_up(ids):
+        taken = tf.bitcast(ops.take(bits, ids, axis=0), tf.float16)
+        return ops.cast(taken, "float32")
+
+    return look_up
+
+
+# How an embedding is stored, and looked up in that.
+FORMS = {
+    "int8": (_int8_form, _look_up_int8),
+    "float16": (_float16_form, _look_up_float16),
+}
+
+
+def _traceable(weights, function, *specs):
+    """Makes a `tf.function` that reads `_Weights` first."""
 
     def with_weights_read(*arguments):
-        weights = [
-            (weight, tf.identity(weight)) for weight in tables.model.weights
-        ]
-        with keras.StatelessScope(state_mapping=weights), tables.read():
+        with weights.read():
             return function(*arguments)
 
     return tf.function(with_weights_read, input_signature=specs)
 
 
-def _converted(tables, signatures, quantization):
+def _converted(weights, signatures, quantization):
     module = tf.Module()
-    module.weights = [weight.value for weight in tables.model.weights]
-    module.tables = tables.variables
+    module.variables_to_hold = weights.variables
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -277,25 +286,25 @@ def _check_operations(content):
 class _LiteRTGraph:
     """The functions of the file."""
 
-    def __init__(self, translator, tables):
+    def __init__(self, translator, weights):
         self.translator = translator
         self.model = translator.model
-        self.tables = tables
+        self.weights = weights
 
     def signatures(self, text, steps):
         """Makes the functions, by their names."""
         ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
         signatures = {
-            "translate_ids": _traceable(self.tables, self._translate_ids, ids),
+            "translate_ids": _traceable(self.weights, self._translate_ids, ids),
             "tokenizers": tf.function(
                 self._tokenizers,
                 input_signature=[tf.TensorSpec([1], tf.int32, name="start")],
             ),
         }
         if steps:
-            signatures["encode"] = _traceable(self.tables, self._encode, ids)
+            signatures["encode"] = _traceable(self.weights, self._encode, ids)
             signatures["decode_step"] = _traceable(
-                self.tables, self._decode_step, *self._step_specs()
+                self.weights, self._decode_step, *self._step_specs()
             )
         if text:
             signatures["translate_text"] = tf.function(

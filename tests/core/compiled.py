@@ -10,6 +10,9 @@ if keras.backend.backend() == "jax":
     traced = xla = jax.jit
     gradient = jax.grad
 
+    def of_any_size(function, rank, dtype):
+        return jax.jit(function)
+
     # Loops of `keras.ops` run in Python, one step after another.
     loops_in_python = jax.disable_jit
 
@@ -21,6 +24,10 @@ else:
     traced = tf.function
     loops_in_python = contextlib.nullcontext
     COMPILE = {"jit_compile": False}
+
+    def of_any_size(function, rank, dtype):
+        spec = tf.TensorSpec([None] * rank, dtype)
+        return tf.function(function, input_signature=[spec])
 
     def xla(function):
         return tf.function(function, jit_compile=True)

@@ -11,7 +11,9 @@ import pytest
 from tensorflow.lite.python import schema_py_generated as schema
 
 import keras_transformer as kt
+from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
+from keras_transformer.serving import litert_translator
 
 interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 
@@ -139,15 +141,18 @@ def python(code, *arguments, stdin=None):
     return process.stdout
 
 
-def make_translator(search, model_type="unigram", **options):
-    tokenizer = kt.Tokenizer.train(
-        ENGLISH + GERMAN,
-        vocabulary_size=31,
-        model_type=model_type,
-        verbose=0,
-    )
+def make_translator(
+    search, model_type="unigram", corpora=((ENGLISH + GERMAN, 31),), **options
+):
+    tokenizers = [
+        kt.Tokenizer.train(
+            lines, vocabulary_size=size, model_type=model_type, verbose=0
+        )
+        for lines, size in corpora
+    ]
     model = kt.Transformer(
-        tokenizer.vocabulary_size,
+        tokenizers[-1].vocabulary_size,
+        source_vocabulary_size=tokenizers[0].vocabulary_size,
         num_layers=2,
         num_heads=2,
         hidden_dim=32,  # 1,024 weights are the fewest to be quantised
@@ -157,7 +162,7 @@ def make_translator(search, model_type="unigram", **options):
     for variable in model.trainable_variables:
         if variable.ndim == 2:  # prefers some token clearly
             variable.assign(3 * variable.numpy())
-    return kt.Translator(model, tokenizer, search=search)
+    return kt.Translator(model, *tokenizers, search=search)
 
 
 @pytest.fixture(scope="module")
@@ -178,21 +183,32 @@ def exported(tmp_path_factory):
     translators["bfloat16"] = make_translator(
         kt.GreedySearch(), dtype="mixed_bfloat16"
     )
-    exports = []
+    translators["two vocabularies"] = make_translator(
+        kt.GreedySearch(), corpora=((ENGLISH, 18), (GERMAN, 22))
+    )
     for name, translator in translators.items():
         translator.save(folder / name)
-        # Few signatures; each takes seconds. Of several hypotheses there is
-        # no text, though asked for.
-        options = {
-            "text": name in ("greedy", "beam best 2"),
-            "steps": name in ("greedy", "bpe"),
-        }
-        exports.append((str(folder / name), f"{folder / name}.tflite", options))
-    for quantization in ("float16", "int8"):
-        path = folder / f"{quantization}.tflite"
-        options = {"text": False, "steps": False, "quantization": quantization}
-        exports.append((str(folder / "greedy"), str(path), options))
-    python(EXPORT, stdin=exports)
+    # Few signatures; each takes seconds. Of several hypotheses there is no
+    # text, though asked for.
+    exports = [
+        ("greedy", "greedy", {}),
+        ("beam best 2", "beam best 2", {"steps": False}),
+        ("bpe", "bpe", {"text": False}),
+        ("bfloat16", "bfloat16", {"text": False, "steps": False}),
+        ("greedy", "int8", {"quantization": "int8"}),
+        (
+            "two vocabularies",
+            "float16",
+            {"quantization": "float16", "text": False, "steps": False},
+        ),
+    ]
+    python(
+        EXPORT,
+        stdin=[
+            (str(folder / name), f"{folder / file}.tflite", options)
+            for name, file, options in exports
+        ],
+    )
     return folder, translators
 
 
@@ -213,27 +229,35 @@ def test_any_dtype_becomes_float32(exported):
     assert kt.LiteRTTranslator(folder / "bfloat16.tflite")(TEXTS) == expected
 
 
-def test_text_inside_the_file_is_the_same(exported):
-    folder, translators = exported
-    found = python(TRANSLATE_TEXT, folder / "greedy.tflite", stdin=TEXTS)
-    assert json.loads(found) == translators["greedy"](TEXTS)
+@pytest.mark.parametrize("name", ["greedy", "int8"])
+def test_text_inside_the_file_is_the_same(exported, name):
+    folder, _ = exported
+    path = folder / f"{name}.tflite"
+    found = python(TRANSLATE_TEXT, path, stdin=TEXTS)
+    assert json.loads(found) == kt.LiteRTTranslator(path)(TEXTS)
 
 
-@pytest.mark.parametrize("quantization", ["float16", "int8"])
-def test_smaller_weights_say_nearly_the_same(exported, quantization):
+@pytest.mark.parametrize(
+    ("file", "name"), [("int8", "greedy"), ("float16", "two vocabularies")]
+)
+def test_smaller_weights_say_nearly_the_same(exported, file, name):
     folder, translators = exported
-    path = folder / f"{quantization}.tflite"
-    # The same signatures, and as many weights in float32.
-    whole = folder / "bfloat16.tflite"
-    saved = whole.stat().st_size - path.stat().st_size
-    num_weights = translators["greedy"].model.count_params()
-    assert saved > num_weights, (saved, num_weights)
-    translations = kt.LiteRTTranslator(path)(TEXTS)
-    expected = translators["greedy"](TEXTS)
+    translations = kt.LiteRTTranslator(folder / f"{file}.tflite")(TEXTS)
+    expected = translators[name](TEXTS)
     assert np.mean(np.array(translations) == np.array(expected)) >= 0.5
 
 
-def test_loop_allocates_nothing_anew(exported):
+def test_quantised_file_is_smaller(exported):
+    folder, translators = exported
+    sizes = [
+        (folder / name).stat().st_size
+        for name in ("greedy.tflite", "int8.tflite")
+    ]
+    num_weights = translators["greedy"].model.count_params()
+    assert sizes[0] - sizes[1] > num_weights, (sizes, num_weights)
+
+
+def test_greedy_loop_allocates_nothing_anew(exported):
     """No operation in it has a size that an earlier one computes.
 
     LiteRT would arrange the memory of all that follows again, at each step.
@@ -280,7 +304,7 @@ def test_files_hold_built_in_operations_and_those_on_text(exported):
     for path in folder.glob("*.tflite"):
         names = litert.operations(path.read_bytes())
         assert all(name.startswith("TFText>") for name in names)
-        assert bool(names) == (path.stem == "greedy")
+        assert bool(names) == (path.stem in ("greedy", "int8"))
 
 
 def test_signatures(exported):
@@ -305,13 +329,14 @@ def test_signatures_that_were_left_out(exported):
     assert set(loaded.get_signature_list()) == {"translate_ids", "tokenizers"}
 
 
-def test_a_host_can_drive_the_loop(exported):
-    folder, translators = exported
-    model = translators["greedy"].model
+@pytest.mark.parametrize("name", ["greedy", "int8"])
+def test_a_host_can_drive_the_loop(exported, name):
+    folder, _ = exported
     source_ids = np.array([[4, 9, 11, 3], [5, 3, 0, 0]], "int32")
     max_length = 6
-    expected, _ = model.generate(source_ids, max_length=max_length)
-    loaded = interpreter.Interpreter(str(folder / "greedy.tflite"))
+    loaded = interpreter.Interpreter(str(folder / f"{name}.tflite"))
+    translate = loaded.get_signature_runner("translate_ids")
+    expected = translate(source_ids=source_ids)["target_ids"][:, :max_length]
     encode = loaded.get_signature_runner("encode")
     step = loaded.get_signature_runner("decode_step")
     state = {
@@ -463,6 +488,22 @@ def test_text_without_end_is_refused(exported):
     assert run.longest_source == translators["bpe"].model.max_length == 1000
     with pytest.raises(ValueError, match="than 1000 tokens.*text 0 of"):
         run(["the dog sees the hen " * 500])
+
+
+def test_beams_are_decoded_in_larger_batches(exported, monkeypatch):
+    folder, _ = exported
+    asked = []
+
+    def spy(lengths, tokens_per_batch, width):
+        asked.append(tokens_per_batch)
+        return batches_by_length(lengths, tokens_per_batch, width)
+
+    monkeypatch.setattr(litert_translator, "batches_by_length", spy)
+    for name in ("greedy", "beam best 2"):
+        run = kt.LiteRTTranslator(folder / f"{name}.tflite")
+        run(TEXTS)
+        run(TEXTS, tokens_per_batch=300)
+    assert asked == [512, 300, 1024, 300]
 
 
 def test_workers_translate_side_by_side(exported):
