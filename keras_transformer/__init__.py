@@ -35,9 +35,10 @@ _CORE = {
     "layout_map": "layout",
 }
 
-# What reads or writes text needs these beside keras.
+# What reads or writes text or files needs more than keras.
 _TEXT = {
     "BleuCallback": "bleu_callback",
+    "Checkpoint": "checkpoint",
     "CorpusScores": "text",
     "Tokenizer": "text",
     "Translator": "translator",

@@ -22,6 +22,8 @@ from keras_transformer.search import Search
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.version import __version__
+from keras_transformer.weights import assign_weights
+from keras_transformer.weights import named_weights
 
 DESCRIPTION = "translator.json"
 FORMAT = 1
@@ -413,60 +415,6 @@ def longest_source(model) -> int:
     return model.max_length or LONGEST_SOURCE
 
 
-def named_weights(model) -> dict[str, np.ndarray]:
-    """The weights of a model by the path of their layers."""
-    return {
-        _weight_name(model, variable): np.ascontiguousarray(
-            keras.ops.convert_to_numpy(variable)
-        )
-        for variable in model.weights
-    }
-
-
-def assign_weights(model, path):
-    """Reads weights from a safetensors file into a model.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or its weights are not the
-            model's; the message names the first that differs.
-    """
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"The weights are missing: no file {path!r}.")
-    try:
-        values = safetensors.numpy.load_file(path)
-    except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"The weights are damaged. Received: {path!r}: {error}."
-        ) from error
-    assign_named_weights(model, values, repr(path))
-
-
-def assign_named_weights(model, values: dict, origin: str):
-    """Gives the weights of a model the values of `named_weights`.
-
-    Args:
-        model: The model.
-        values: Arrays by name.
-        origin: What a message calls the place they come from.
-
-    Raises:
-        ValueError: If they are not the model's; the message names the first
-            that differs.
-    """
-    for variable in model.weights:
-        name = _weight_name(model, variable)
-        shape = tuple(variable.shape)
-        found = values[name].shape if name in values else None
-        if found != shape:
-            raise ValueError(
-                f"The weights in {origin} must be those of the model. "
-                f"Received: {name} of shape {found}, the model has {shape}."
-            )
-    for variable in model.weights:
-        variable.assign(values[_weight_name(model, variable)])
-
-
 def read_description(path) -> dict:
     """Reads `translator.json`; errors as for `Translator.load`."""
     if not os.path.isdir(path):
@@ -516,7 +464,3 @@ def _weights_on_disk(path):
         return read_description(path)["files"]["weights"]
     except (OSError, ValueError):
         return None
-
-
-def _weight_name(model, variable):
-    return variable.path.removeprefix(f"{model.name}/")

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import signal
@@ -195,14 +196,36 @@ def test_multi30k_results_of_a_diverged_training_are_json(multi30k):
     assert multi30k.finite(float("inf")) is None
 
 
+@pytest.mark.parametrize(
+    ("losses", "is_over"),
+    [
+        ([], False),
+        ([3.0, 2.0, 2.5, 2.1], False),
+        ([3.0, 2.0, 2.5, 2.1, 2.2], True),
+        ([math.nan] * 2, False),
+        ([math.nan] * 3, True),
+        ([2.0, math.nan, math.nan, math.nan], True),
+    ],
+)
+def test_multi30k_ends_without_improvement(
+    multi30k, tmp_path, monkeypatch, losses, is_over
+):
+    monkeypatch.setattr(multi30k, "PATIENCE", 3)
+    history = [{"val_loss": loss, "seconds": 30.0} for loss in losses]
+    start = kt.Checkpoint(history=history)
+    for minutes, expected in ((None, is_over), (1, True)):
+        progress = multi30k.Progress(start, tmp_path, None, minutes)
+        assert progress.is_over() == (expected and bool(losses))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "minutes"), [("segmented", 60.0), ("raw", None)]
 )
 def test_multi30k_trains_and_scores(
-    multi30k, quickstart, tmp_path, monkeypatch, case, minutes
+    multi30k, quickstart, tmp_path, monkeypatch, capsys, case, minutes
 ):
-    monkeypatch.setattr(multi30k, "MOST_UPDATES", 1)
+    monkeypatch.setattr(multi30k, "MOST_UPDATES", 4)
     monkeypatch.setattr(multi30k, "VOCABULARY_SIZE", 120)
     make_model = functools.partial(multi30k.make_model, num_layers=1)
     monkeypatch.setattr(multi30k, "make_model", make_model)
@@ -217,9 +240,17 @@ def test_multi30k_trains_and_scores(
     # Of a run that died before it wrote `results.json`.
     (tmp_path / "out" / "translator").mkdir(parents=True)
     (tmp_path / "out" / "translator" / "weights").touch()
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(multi30k.Progress, "is_over", interrupt_in_fit)
+        with pytest.raises(KeyboardInterrupt):
+            multi30k.main(arguments)
+    with pytest.raises(SystemExit):
+        multi30k.main([*arguments, "--seed", "8"])
+    assert "What goes on must be what was begun" in capsys.readouterr().err
     multi30k.main(arguments)
+    assert "Going on after epoch 1." in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["updates"] >= 1
+    assert results["epochs"] >= 2 and 1 <= results["updates"] <= 4
     assert 0 <= results["bleu"] <= 100
     tokenize = {"segmented": "tok:none", "raw": "case:mixed|eff:no|tok:13a"}
     assert tokenize[case] in results["signature"]
@@ -232,6 +263,13 @@ def test_multi30k_trains_and_scores(
     assert model.count_params() == results["weights"]
     with pytest.raises(SystemExit):
         multi30k.main(arguments)
+
+
+def interrupt_in_fit(progress):
+    """In place of `is_over`: Ctrl-C once an epoch is written."""
+    if progress.history:
+        raise KeyboardInterrupt
+    return False
 
 
 def test_wmt14_keeps_clean_pairs(wmt14, tmp_path):

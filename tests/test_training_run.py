@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -22,10 +21,10 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer import bleu_callback
 from keras_transformer import transformer
+from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.training_run import TrainingRun
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as run_module
-from keras_transformer.training_run.checkpoint import Checkpoint
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import RunFolder
@@ -347,65 +346,6 @@ def test_checkpoint_of_another_size_names_the_first_weight(
     )
     with pytest.raises(ValueError, match=message):
         train(copied, text, trained.settings)
-
-
-def test_checkpoint_of_another_optimizer_is_refused():
-    model = kt.Transformer(13, **SMALL)
-    model.compile("sgd", "mse", jit_compile=False)
-    model.optimizer.build(model.trainable_variables)
-    checkpoint = Checkpoint.of(1, 0, [], model)
-    model.compile("adam", "mse", jit_compile=False)
-    model.optimizer.build(model.trainable_variables)
-    with pytest.raises(ValueError, match="same optimizer. Received: 2 arrays"):
-        checkpoint.assign(model)
-
-
-def test_only_the_last_two_checkpoints_stay(tmp_path):
-    unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
-    for name in (unfinished, ".tmpAbc123", "notes"):
-        (tmp_path / name).touch()
-    for epoch, batch in ((0, 5), (0, 10), (1, 0)):
-        Checkpoint(epoch, batch).write(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "epoch-00000-batch-00000010.safetensors",
-        "epoch-00001-batch-00000000.safetensors",
-        "notes",
-    ]
-    assert Checkpoint.newest(tmp_path).epoch == 1
-
-
-def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
-    code = (
-        "import resource, sys, numpy;"
-        "from keras_transformer.training_run.checkpoint import Checkpoint;"
-        "tensors = {name: numpy.ones(10**7) for name in 'ab'};"
-        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        "before = most();"
-        "Checkpoint(tensors=tensors).write(sys.argv[1]);"
-        "print(most() - before)"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", code, tmp_path],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (path,) = tmp_path.iterdir()
-    assert path.stat().st_size > 160_000_000
-    assert int(process.stdout) * 1024 < 40_000_000
-
-
-def test_a_checkpoint_that_does_not_fit_leaves_nothing(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    checkpoint = Checkpoint(tensors={"a": np.zeros(10_000)})
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as raised:
-            checkpoint.write(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert raised.value.errno == errno.EFBIG
-    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.slow

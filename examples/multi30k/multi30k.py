@@ -9,6 +9,8 @@ takes text as people write it, and learns a vocabulary of its own.
     python examples/multi30k/multi30k.py segmented --train train.en train.de \
         --validation valid.en valid.de --test test.en reference.de \
         --output runs/multi30k/segmented-1 --seed 1
+
+The same command goes on with a training that was stopped.
 """
 
 import argparse
@@ -59,43 +61,91 @@ def make_model(vocabulary_size, **overrides):
     return model
 
 
-class TimeLimit(keras.callbacks.Callback):
-    """Ends training with the first epoch that is over after `minutes`."""
+class Progress(keras.callbacks.Callback):
+    """Writes what the same command goes on from, and ends training.
 
-    def __init__(self, minutes):
+    Put it last: it sees the epoch as the other callbacks leave it.
+
+    Args:
+        start: The `Checkpoint` that training begins with.
+        folder: Where checkpoints go.
+        averaging: The `WeightAveraging`.
+        minutes: Training time after which no further epoch begins.
+    """
+
+    def __init__(self, start, folder, averaging, minutes):
         super().__init__()
-        self.end = time.perf_counter() + 60 * minutes
+        self.history = start.history
+        self.folder = folder
+        self.averaging = averaging
+        self.minutes = math.inf if minutes is None else minutes
+
+    def minutes_so_far(self):
+        """Training time, with that before an interruption."""
+        return sum(row["seconds"] for row in self.history) / 60
+
+    def is_over(self):
+        """Whether validation no longer improves, or time is up."""
+        if self.minutes_so_far() >= self.minutes:
+            return True
+        losses = [row["val_loss"] for row in self.history]
+        # NaN is no improvement, nor is there one before the first epoch.
+        best = min(filter(math.isfinite, losses), default=math.inf)
+        since = itertools.takewhile(lambda loss: loss != best, losses[::-1])
+        return len([*since]) >= PATIENCE
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):
-        if time.perf_counter() >= self.end:
-            self.model.stop_training = True
+        seconds = time.perf_counter() - self.began
+        self.history.append({"epoch": epoch, "seconds": seconds, **logs})
+        kt.Checkpoint.of(
+            epoch + 1, 0, self.history, self.model, self.averaging
+        ).write(self.folder)
+        self.model.stop_training = self.is_over()
 
 
-def fit(model, batches, validation, options):
-    """Trains until the validation loss, the updates or the time end it."""
+def fit(model, make_batches, validation, options):
+    """Trains until the validation loss, the updates or the time end it.
+
+    Where a training was stopped, it goes on after the last epoch that ended.
+
+    Args:
+        model: From `make_model`.
+        make_batches: Function of the number of the first epoch to a dataset.
+        validation: A dataset.
+        options: Of the command line.
+    """
+    folder = options.output / "checkpoints"
+    start = kt.Checkpoint.newest(folder)
+    averaging = kt.WeightAveraging(last=AVERAGED_EPOCHS)
+    start.assign(model, averaging)
+    if start.epoch:
+        print(f"Going on after epoch {start.epoch}.", flush=True)
+    progress = Progress(start, folder, averaging, options.minutes)
+    batches = make_batches(start.epoch)
     epochs = max(MOST_UPDATES * BATCHES_PER_UPDATE // len(batches), 1)
-    callbacks = [
-        kt.WeightAveraging(last=AVERAGED_EPOCHS),
-        keras.callbacks.EarlyStopping("val_loss", patience=PATIENCE),
-        keras.callbacks.ModelCheckpoint(options.output / "model.keras"),
-    ]
-    if options.minutes is not None:
-        callbacks.append(TimeLimit(options.minutes))
-    start = time.perf_counter()
-    history = model.fit(
+    model.fit(
         batches,
         validation_data=validation,
-        epochs=epochs,
-        callbacks=callbacks,
+        initial_epoch=start.epoch,
+        epochs=start.epoch if progress.is_over() else epochs,
+        callbacks=[
+            averaging,
+            keras.callbacks.ModelCheckpoint(options.output / "model.keras"),
+            progress,
+        ],
         verbose=2,
-    ).history
+    )
+    last = progress.history[-1]
     return {
-        "minutes": round((time.perf_counter() - start) / 60, 2),
+        "minutes": round(progress.minutes_so_far(), 2),
         "weights": model.count_params(),
-        "epochs": len(history["loss"]),
+        "epochs": len(progress.history),
         "updates": int(model.optimizer.iterations),
-        "validation_loss": finite(history["val_loss"][-1]),
-        "validation_perplexity": finite(history["val_perplexity"][-1]),
+        "validation_loss": finite(last["val_loss"]),
+        "validation_perplexity": finite(last["val_perplexity"]),
     }
 
 
@@ -136,15 +186,16 @@ def segmented(options):
     texts = read_pairs(options.train), read_pairs(options.validation)
     vocabulary = pieces.make_vocabulary(itertools.chain(*texts[0]))
     model = make_model(pieces.size(vocabulary), dtype=options.dtype)
-    datasets = (
-        pieces.make_dataset(
-            *(pieces.make_ids(lines, vocabulary) for lines in text),
-            TOKENS_PER_BATCH,
-            options.seed,
-        )
-        for text in texts
+    ids, validation_ids = (
+        [pieces.make_ids(lines, vocabulary) for lines in text] for text in texts
     )
-    results = fit(model, *datasets, options)
+    sizes = {"tokens_per_batch": TOKENS_PER_BATCH, "seed": options.seed}
+    results = fit(
+        model,
+        lambda epoch: pieces.make_dataset(*ids, first_epoch=epoch, **sizes),
+        pieces.make_dataset(*validation_ids, **sizes),
+        options,
+    )
     sources, references = read_pairs(options.test)
     found = pieces.translate(model, sources, vocabulary, search())
     # The words are tokens already.
@@ -158,13 +209,14 @@ def raw(options):
     """Text as it is written: the same, and the translator is saved."""
     tokenizer = kt.Tokenizer.train(options.train, VOCABULARY_SIZE)
     model = make_model(tokenizer.vocabulary_size, dtype=options.dtype)
-    sizes = {"tokens_per_batch": TOKENS_PER_BATCH, "seed": options.seed}
+    sizes = {"tokenizer": tokenizer, "tokens_per_batch": TOKENS_PER_BATCH}
     results = fit(
         model,
-        kt.translation_dataset(*options.train, tokenizer, **sizes),
-        kt.translation_dataset(
-            *options.validation, tokenizer, shuffle=False, **sizes
+        # One that goes on has other orders, but none a second time.
+        lambda epoch: kt.translation_dataset(
+            *options.train, seed=options.seed + epoch, **sizes
         ),
+        kt.translation_dataset(*options.validation, shuffle=False, **sizes),
         options,
     )
     translator = kt.Translator(model, tokenizer, search=search())
@@ -183,22 +235,41 @@ def run(options):
     for paths in (options.train, options.validation, options.test):
         read_pairs(paths)  # found wrong now, rather than after training
     options.output.mkdir(parents=True, exist_ok=True)
+    settings = {name: globals()[name] for name in SETTINGS}
+    begin(options, settings)
     keras.utils.set_random_seed(options.seed)
     results, found, scores = CASES[options.case](options)
-    settings = {name: globals()[name] for name in SETTINGS}
     results |= {**dataclasses.asdict(scores), "settings": settings}
     results["arguments"] = vars(options)
-    for path, text in (
-        (options.output / "translations.txt", "\n".join([*found, ""])),
-        (
-            report,
-            json.dumps(results, indent=2, default=str, allow_nan=False),
-        ),
-    ):
-        partial = path.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+    write(options.output / "translations.txt", "\n".join([*found, ""]))
+    write(report, as_json(results))
     print(f"BLEU {scores.bleu:.2f} {scores.signature}; all in {report}")
+
+
+def begin(options, settings):
+    """Notes what is trained, or raises if something else was begun there."""
+    path = options.output / "begun.json"
+    same = ("case", "train", "validation", "seed", "dtype")
+    text = as_json({**{name: vars(options)[name] for name in same}, **settings})
+    if not path.exists():
+        write(path, text)
+    elif path.read_text(encoding="utf-8") != text:
+        raise ValueError(
+            f"What goes on must be what was begun, which {path} says. Pass the "
+            "same, or name another folder."
+        )
+
+
+def as_json(values):
+    """Text of values, with what JSON lacks as strings."""
+    return json.dumps(values, indent=2, default=str, allow_nan=False)
+
+
+def write(path, text):
+    """Writes beside the file first: a killed process leaves no half of it."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
 
 
 def minutes(text):
@@ -224,7 +295,8 @@ def main(arguments=None):
     parser.add_argument(
         "--minutes",
         type=minutes,
-        help="end training with the epoch in which they are over",
+        help="end training with the epoch in which they are over, with those "
+        "before an interruption",
     )
     try:
         run(parser.parse_args(arguments))

@@ -63,10 +63,10 @@ def make_batches(source, target, tokens_per_batch):
     return batches
 
 
-def make_dataset(source, target, tokens_per_batch, seed):
+def make_dataset(source, target, tokens_per_batch, seed, first_epoch=0):
     """Batches of ids for `fit`, in another order each epoch."""
     batches = make_batches(source, target, tokens_per_batch)
-    epochs = itertools.count()
+    epochs = itertools.count(first_epoch)
 
     def epoch():
         generator = np.random.default_rng([seed, next(epochs)])

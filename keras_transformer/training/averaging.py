@@ -1,6 +1,7 @@
 """Means of the weights that training passes through, section 6.1."""
 
 import collections
+import contextlib
 import math
 
 import keras
@@ -96,6 +97,17 @@ class WeightAveraging(keras.callbacks.Callback):
             self._assign(self._weights)
             self._weights = None
 
+    @contextlib.contextmanager
+    def restored(self):
+        """Has the weights that training goes on from in the model, inside."""
+        applied = self._weights is not None
+        self.restore()
+        try:
+            yield
+        finally:
+            if applied:
+                self.apply()
+
     def averages(self) -> list[np.ndarray]:
         """The averages of `model.trainable_variables`, `[]` without any."""
         if not self._num_samples:
@@ -110,7 +122,7 @@ class WeightAveraging(keras.callbacks.Callback):
     def save_own_variables(self, store):
         """Writes what a later `fit` needs, arrays by name, into `store`.
 
-        The weights themselves are the model's to save, after `restore()`.
+        The weights themselves are the model's to save, when `restored()`.
         """
         store["num_samples"] = np.asarray(self._num_samples)
         store["num_batches"] = np.asarray(self._num_batches)

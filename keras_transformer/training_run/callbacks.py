@@ -164,12 +164,7 @@ class Checkpoints(keras.callbacks.Callback):
             raise KeyboardInterrupt
 
     def on_epoch_end(self, epoch, logs=None):
-        averaging = self.run.averaging
-        if averaging:
-            averaging.restore()
         self._write(epoch + 1, 0)
-        if averaging:
-            averaging.apply()
         if self._stops(self.run.num_batches):
             raise KeyboardInterrupt
 

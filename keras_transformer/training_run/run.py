@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.bleu_callback import BleuCallback
+from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_not_negative
@@ -31,7 +32,6 @@ from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
-from keras_transformer.training_run.checkpoint import Checkpoint
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed

@@ -1,5 +1,6 @@
 """Checkpoints: one file each, with all that training needs to go on."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -13,8 +14,8 @@ import safetensors.numpy
 from keras import ops
 
 from keras_transformer.atomic import write_file
-from keras_transformer.translator import assign_named_weights
-from keras_transformer.translator import named_weights
+from keras_transformer.weights import assign_named_weights
+from keras_transformer.weights import named_weights
 
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5})-batch-(\d{8})\.safetensors")
@@ -29,12 +30,35 @@ DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
 class Checkpoint:
     """Where training is, and what it has come to.
 
+    One file, written aside and renamed, with a checksum: a process that is
+    killed at any moment leaves a whole one. A `fit` that is run again goes on
+    as if it had not ended, where its data know the epoch that they begin
+    with; `keras-transformer train` does by itself.
+
     Attributes:
         epoch: Epochs that have ended.
         batch: Batches of the next epoch that are done.
-        history: What each epoch ended with, by name.
+        history: What each epoch ended with, by name; values that JSON has.
         tensors: Weights, and the states of the optimizer, dropout, metrics
-            and averages.
+            and averages; none at the start.
+
+    Example:
+    >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    >>> model.compile("adam", "mse")
+    >>> x = keras.ops.ones((8, 1))
+    >>> averaging = keras_transformer.WeightAveraging(last=5)
+    >>> start = Checkpoint.newest("checkpoints")
+    >>> start.assign(model, averaging)
+    >>> def save(epoch, logs):
+    ...     now = Checkpoint.of(epoch + 1, 0, [], model, averaging)
+    ...     now.write("checkpoints")
+    >>> history = model.fit(
+    ...     x, x, initial_epoch=start.epoch, epochs=3, verbose=0, callbacks=[
+    ...         averaging, keras.callbacks.LambdaCallback(on_epoch_end=save)
+    ...     ]
+    ... )
+    >>> Checkpoint.newest("checkpoints").epoch
+    3
     """
 
     epoch: int = 0
@@ -44,29 +68,44 @@ class Checkpoint:
 
     @classmethod
     def of(cls, epoch, batch, history, model, averaging=None):
-        """Takes the state of a compiled model in training."""
-        tensors = {
-            f"weights/{name}": array
-            for name, array in named_weights(model).items()
-        }
+        """Takes the state of a compiled model in training.
+
+        Args:
+            epoch: Epochs that have ended.
+            batch: Batches of the next epoch that are done.
+            history: What each epoch ended with, by name.
+            model: The model.
+            averaging: Its `WeightAveraging`, if it has one.
+        """
+        tensors = {}
+        with contextlib.ExitStack() as stack:
+            if averaging is not None:
+                stack.enter_context(averaging.restored())
+                averages = {}
+                averaging.save_own_variables(averages)
+                for name, array in averages.items():
+                    tensors[f"averaging/{name}"] = array
+            for name, array in named_weights(model).items():
+                tensors[f"weights/{name}"] = array
         for group, variables in _states(model).items():
             for index, variable in enumerate(variables):
                 array = np.asarray(ops.convert_to_numpy(variable))
                 tensors[f"{group}/{index}"] = array
-        if averaging is not None:
-            averages = {}
-            averaging.save_own_variables(averages)
-            for name, array in averages.items():
-                tensors[f"averaging/{name}"] = array
         return cls(epoch, batch, list(history), tensors)
 
     def assign(self, model, averaging=None):
         """Puts weights and states back, but for those of the metrics.
 
+        At the start there is nothing to put back.
+
         Raises:
             ValueError: If the weights are not the model's; the message names
                 the first that differs.
         """
+        if not self.tensors:
+            return
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
         weights = self._group("weights")
         assign_named_weights(model, weights, "the checkpoint")
         for group in ("optimizer", "random"):
@@ -79,7 +118,15 @@ class Checkpoint:
         self._assign_states(model, "metrics")
 
     def write(self, folder):
-        """Writes the checkpoint, then removes those it makes needless."""
+        """Writes the checkpoint, then removes those it makes needless.
+
+        Args:
+            folder: Where; made if it is missing. The last two stay.
+
+        Raises:
+            OSError: If the disk is full, for one.
+        """
+        os.makedirs(folder, exist_ok=True)
         state = {
             "epoch": self.epoch,
             "batch": self.batch,
@@ -129,8 +176,8 @@ class Checkpoint:
             return checkpoint
         if damaged:
             raise ValueError(
-                f"All checkpoints in {folder} are damaged. Pass `--overwrite` "
-                "to start anew."
+                f"All checkpoints in {folder} are damaged. Remove them, or "
+                "pass `--overwrite`, to start anew."
             )
         return cls()
 

@@ -1,0 +1,164 @@
+"""Checkpoints of plain `fit`: what goes on from one ends as if it had not."""
+
+import doctest
+import errno
+import importlib
+import resource
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+
+from .compiled import COMPILE
+
+EPOCHS = 4
+X = np.random.default_rng(3).normal(size=(6, 3)).astype("float32")
+
+
+def make_model():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dropout(0.5),  # has a state of its own
+            keras.layers.Dense(2, name="dense"),
+        ]
+    )
+    model.compile("adam", "mse", **COMPILE)
+    return model
+
+
+def fit(folder, averaging, epochs):
+    """Goes on with a training in a new model, as a new process does."""
+    model = make_model()
+    start = kt.Checkpoint.newest(folder)
+    start.assign(model, averaging)
+    history = start.history
+
+    def save(epoch, logs):
+        history.append({"epoch": epoch, **logs})
+        kt.Checkpoint.of(epoch + 1, 0, history, model, averaging).write(folder)
+
+    model.fit(
+        X,
+        X[:, :2],
+        batch_size=2,
+        shuffle=False,
+        initial_epoch=start.epoch,
+        epochs=epochs,
+        callbacks=[
+            *([averaging] if averaging else []),
+            keras.callbacks.LambdaCallback(on_epoch_end=save),
+        ],
+        verbose=0,
+    )
+    return model.get_weights(), history
+
+
+@pytest.mark.parametrize(
+    "options", [None, {"last": 2}, {"decay": 0.5}], ids=str
+)
+def test_fit_goes_on_as_if_it_had_not_ended(tmp_path, options):
+    def averaging():
+        return kt.WeightAveraging(**options) if options else None
+
+    expected = fit(tmp_path / "whole", averaging(), EPOCHS)
+    for epochs in (1, 3, EPOCHS, EPOCHS):
+        weights, history = fit(tmp_path / "parts", averaging(), epochs)
+    assert history == expected[1]
+    assert [row["epoch"] for row in history] == [*range(EPOCHS)]
+    for found, wanted in zip(weights, expected[0], strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_checkpoint_has_the_weights_and_not_their_mean(tmp_path):
+    averaging = kt.WeightAveraging(last=EPOCHS)
+    mean, _ = fit(tmp_path, averaging, EPOCHS)
+    found = kt.Checkpoint.newest(tmp_path).tensors["weights/dense/kernel"]
+    with averaging.restored():
+        kernel, _ = averaging.model.layers[-1].get_weights()
+    np.testing.assert_array_equal(found, kernel)
+    assert np.abs(kernel - mean[-2]).max() > 1e-5
+    after, _ = averaging.model.layers[-1].get_weights()
+    np.testing.assert_array_equal(after, mean[-2])
+
+
+def test_the_start_changes_nothing(tmp_path):
+    model = make_model()
+    before = model.get_weights()
+    start = kt.Checkpoint.newest(tmp_path / "none")
+    assert (start.epoch, start.batch, start.history) == (0, 0, [])
+    start.assign(model)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_checkpoint_of_another_optimizer_is_refused():
+    model = make_model()
+    model.compile("sgd", "mse", **COMPILE)
+    model.optimizer.build(model.trainable_variables)
+    checkpoint = kt.Checkpoint.of(1, 0, [], model)
+    model.compile("adam", "mse", **COMPILE)
+    with pytest.raises(ValueError, match="same optimizer. Received: 2 arrays"):
+        checkpoint.assign(model)
+
+
+def test_only_the_last_two_checkpoints_stay(tmp_path):
+    unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
+    for name in (unfinished, ".tmpAbc123", "notes"):
+        (tmp_path / name).touch()
+    for epoch, batch in ((0, 5), (0, 10), (1, 0)):
+        kt.Checkpoint(epoch, batch).write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "epoch-00000-batch-00000010.safetensors",
+        "epoch-00001-batch-00000000.safetensors",
+        "notes",
+    ]
+    assert kt.Checkpoint.newest(tmp_path).epoch == 1
+
+
+def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
+    code = (
+        "import resource, sys, numpy;"
+        "from keras_transformer.checkpoint import Checkpoint;"
+        "tensors = {name: numpy.ones(10**7) for name in 'ab'};"
+        "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "before = most();"
+        "Checkpoint(tensors=tensors).write(sys.argv[1]);"
+        "print(most() - before)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, tmp_path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (path,) = tmp_path.iterdir()
+    assert path.stat().st_size > 160_000_000
+    assert int(process.stdout) * 1024 < 40_000_000
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    checkpoint = kt.Checkpoint(tensors={"a": np.zeros(10_000)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            checkpoint.write(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.errno == errno.EFBIG
+    assert not any(tmp_path.iterdir())
+
+
+def test_examples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(kt.Checkpoint.__module__)
+    results = doctest.testmod(
+        module, extraglobs={"keras": keras, "keras_transformer": kt}
+    )
+    assert results.attempted and not results.failed
