@@ -14,6 +14,7 @@ from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.decoding import Decode
+from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.translator import longest_source
@@ -228,7 +229,7 @@ def _converted(weights, signatures, quantization):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        return converter.convert()
+        return compacted(converter.convert())
 
 
 def _check_tokenizers(translator):

@@ -102,6 +102,30 @@ kinds = {getattr(schema.TensorType, name) for name in sys.argv[2:]}
 assert {kind for kind, _ in tables} == kinds, tables
 assert len({buffer for _, buffer in tables}) == 1, tables
 """
+# The size of a file of all signatures to that of its weights and tokenizers.
+EXPORT_TINY = """
+import os, sys
+import numpy as np
+import keras_transformer as kt
+from tensorflow.lite.python import schema_py_generated as schema
+syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+words = [a + b for a in syllables for b in syllables]
+lines = [" ".join(words[i : i + 9]) for i in range(0, len(words), 4)]
+tokenizer = kt.Tokenizer.train(lines, vocabulary_size=1000, verbose=0)
+model = kt.Transformer.from_preset("tiny", tokenizer.vocabulary_size)
+kt.Translator(model, tokenizer).export_litert(sys.argv[1])
+with open(sys.argv[1], "rb") as file:
+    content = file.read()
+file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+tokenizers = sum(
+    file.buffers[tensor.buffer].data.size
+    for graph in file.subgraphs
+    for tensor in graph.tensors
+    if tensor.type == schema.TensorType.UINT8
+    and file.buffers[tensor.buffer].data is not None
+)
+print(len(content) / (4 * model.count_params() + tokenizers))
+"""
 # All that a program needs that translates text in the file.
 TRANSLATE_TEXT = """
 import json, sys
@@ -114,10 +138,17 @@ loaded = InterpreterWithCustomOps(
     custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS,
 )
 run = loaded.get_signature_runner("translate_text")
-results = [
-    run(text=np.array([text.encode()], dtype=object))["translation"][0].decode()
-    for text in json.load(sys.stdin)
-]
+# Shares its loops, here with sentences of other numbers and lengths.
+run_ids = loaded.get_signature_runner("translate_ids")
+ids = np.array([[4, 5, 6, 3], [5, 3, 0, 0]], "int32")
+expected = run_ids(source_ids=ids)["target_ids"]
+results = []
+for text in json.load(sys.stdin):
+    found = run(text=np.array([text.encode()], dtype=object))
+    results.append(found["translation"][0].decode())
+    np.testing.assert_array_equal(
+        run_ids(source_ids=ids)["target_ids"], expected
+    )
 json.dump(results, sys.stdout)
 """
 WITHOUT_TENSORFLOW = """
@@ -265,6 +296,44 @@ def test_quantised_file_is_smaller(exported, file, whole):
     ]
     num_weights = translators[whole].model.count_params()
     assert sizes[0] - sizes[1] > num_weights, (sizes, num_weights)
+
+
+@pytest.mark.parametrize("name", ["greedy", "int8", "beam best 2"])
+def test_a_file_holds_nothing_twice(exported, name):
+    folder, _ = exported
+    content = (folder / f"{name}.tflite").read_bytes()
+    file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+    first, *buffers = file.buffers
+    assert first.data is None
+    assert len({buffer.data.tobytes() for buffer in buffers}) == len(buffers)
+    begins = {entry.subgraphIndex for entry in file.signatureDefs}
+    loops = [
+        sorted(operator.opcodeIndex for operator in graph.operators)
+        for index, graph in enumerate(file.subgraphs)
+        if index not in begins
+    ]
+    # Condition and body of a loop of segments and of one of steps.
+    assert len(loops) == 4
+    for graph in file.subgraphs:
+        ends = {*graph.inputs, *graph.outputs}
+        named = [n for n, tensor in enumerate(graph.tensors) if tensor.name]
+        assert set(named) == ends
+
+
+def test_weights_are_aligned_in_a_file(exported):
+    folder, _ = exported
+    content = np.fromfile(folder / "greedy.tflite", "uint8")
+    file = schema.Model.GetRootAsModel(content)
+    start = content.__array_interface__["data"][0]
+    for index in range(file.BuffersLength()):
+        if not file.Buffers(index).DataIsNone():
+            data = file.Buffers(index).DataAsNumpy()
+            assert (data.__array_interface__["data"][0] - start) % 16 == 0
+
+
+@pytest.mark.slow
+def test_tiny_file_is_little_more_than_its_weights(tmp_path):
+    assert float(python(EXPORT_TINY, tmp_path / "tiny.tflite")) < 1.05
 
 
 def test_greedy_loop_allocates_nothing_anew(exported):
