@@ -17,6 +17,7 @@ def batches_by_length(
     tokens_per_batch: int = TOKENS_PER_BATCH,
     width: int = 1,
     max_length: int | None = None,
+    max_rows: int | None = None,
 ):
     """Groups sentences of like length, longest first.
 
@@ -29,6 +30,7 @@ def batches_by_length(
         width: Number of targets that each sentence needs room for.
         max_length: Most tokens of a target; by default those of the source +
             50.
+        max_rows: Most sentences of a batch; any number by default.
 
     Returns:
         A list of lists of indices; sentences without tokens are in none.
@@ -42,7 +44,7 @@ def batches_by_length(
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not lengths[index]:
             break
-        if batches:
+        if batches and len(batches[-1]) != max_rows:
             longest = lengths[batches[-1][0]]
             room = max(longest, max_length or longest + EXTRA_LENGTH) * width
             if (len(batches[-1]) + 1) * room <= tokens_per_batch:

@@ -388,6 +388,11 @@ def test_batches_leave_room_for_long_targets():
     assert [len(batch) for batch in batches] == [2, 2, 2]
 
 
+def test_batches_have_as_many_rows_as_they_may():
+    batches = batches_by_length([4, 0, 5, 6, 7, 8], max_rows=2)
+    assert batches == [[5, 4], [3, 2], [0]]
+
+
 @pytest.mark.parametrize("rows", [[], [[]], [[], []]])
 def test_no_rows_and_empty_rows_can_be_padded(rows):
     assert padded(rows).shape == (len(rows), 1)

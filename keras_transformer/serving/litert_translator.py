@@ -124,7 +124,11 @@ class LiteRTTranslator:
             )
 
         batches = batches_by_length(
-            [len(row) for row in rows], tokens_per_batch, self.num_slots
+            [len(row) for row in rows],
+            tokens_per_batch,
+            self.num_slots,
+            # So that every worker has some.
+            max_rows=-(-sum(map(bool, rows)) // self.num_workers),
         )
         for batch, result in zip(
             batches, self._map(translate, batches), strict=True

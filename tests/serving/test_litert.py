@@ -572,20 +572,40 @@ def test_text_without_end_is_refused(exported):
         run(["the dog sees the hen " * 500])
 
 
-def test_beams_are_decoded_in_larger_batches(exported, monkeypatch):
-    folder, _ = exported
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """What is asked of `batches_by_length`, and its batches."""
+    calls = []
 
-    def spy(lengths, tokens_per_batch, width):
-        asked.append(tokens_per_batch)
-        return batches_by_length(lengths, tokens_per_batch, width)
+    def spy(lengths, tokens_per_batch, width, max_rows):
+        batches = batches_by_length(
+            lengths, tokens_per_batch, width, max_rows=max_rows
+        )
+        calls.append((tokens_per_batch, [len(batch) for batch in batches]))
+        return batches
 
     monkeypatch.setattr(litert_translator, "batches_by_length", spy)
+    return calls
+
+
+def test_beams_are_decoded_in_larger_batches(exported, asked):
+    folder, _ = exported
     for name in ("greedy", "beam best 2"):
         run = kt.LiteRTTranslator(folder / f"{name}.tflite")
         run(TEXTS)
         run(TEXTS, tokens_per_batch=300)
-    assert asked == [512, 300, 1024, 300]
+    assert [tokens for tokens, _ in asked] == [512, 300, 1024, 300]
+
+
+def test_few_texts_are_shared_among_workers(exported, asked):
+    folder, _ = exported
+    for num_workers, sizes in ((1, [5]), (2, [3, 2]), (3, [2, 2, 1])):
+        run = kt.LiteRTTranslator(
+            folder / "greedy.tflite", num_workers=num_workers
+        )
+        run(["the cat", "the dog", "", "fox", "dog", "hen"])
+        assert asked.pop() == (512, sizes)
+    assert run([]) == [] and run([""]) == [""]
 
 
 def test_workers_translate_side_by_side(exported):
