@@ -320,10 +320,9 @@ def _setting_cell(case, name):
 
 
 def _setting(setting):
-    """Such as `inter 2, intra 1`."""
+    """Such as `inter threads 2, intra threads 1`."""
     return ", ".join(
-        f"{name.removesuffix('_threads').replace('_', ' ')} {value}"
-        for name, value in setting.items()
+        f"{name.replace('_', ' ')} {value}" for name, value in setting.items()
     )
 
 
