@@ -70,6 +70,9 @@ class Checkpoint:
     def of(cls, epoch, batch, history, model, averaging=None):
         """Takes the state of a compiled model in training.
 
+        Where several processes train, all of them call it: putting weights
+        back is something that they do together. One writes.
+
         Args:
             epoch: Epochs that have ended.
             batch: Batches of the next epoch that are done.

@@ -225,12 +225,11 @@ class TrainingRun:
 
     def write_checkpoint(self, epoch, batch, model):
         """Writes what the training of a model goes on from."""
-        if not self.distribution.is_chief:
-            return
         checkpoint = Checkpoint.of(
             epoch, batch, self.history, model, self.averaging
         )
-        checkpoint.write(self.folder.path("checkpoints"))
+        if self.distribution.is_chief:
+            checkpoint.write(self.folder.path("checkpoints"))
 
     def _open(self, stack, source, target, data, resume, overwrite):
         """Gives whether a training goes on, and its vocabulary."""
