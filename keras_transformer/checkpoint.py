@@ -50,7 +50,7 @@ class Checkpoint:
     >>> start = Checkpoint.newest("checkpoints")
     >>> start.assign(model, averaging)
     >>> def save(epoch, logs):
-    ...     now = Checkpoint.of(epoch + 1, 0, [], model, averaging)
+    ...     now = Checkpoint.of(model, epoch + 1, averaging)
     ...     now.write("checkpoints")
     >>> history = model.fit(
     ...     x, x, initial_epoch=start.epoch, epochs=3, verbose=0, callbacks=[
@@ -67,19 +67,23 @@ class Checkpoint:
     tensors: dict = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, epoch, batch, history, model, averaging=None):
+    def of(cls, model, epoch, averaging=None, batch=0, history=()):
         """Takes the state of a compiled model in training.
 
         Where several processes train, all of them call it: putting weights
         back is something that they do together. One writes.
 
         Args:
+            model: The model.
             epoch: Epochs that have ended.
+            averaging: Its `WeightAveraging`, if it has one.
             batch: Batches of the next epoch that are done.
             history: What each epoch ended with, by name.
-            model: The model.
-            averaging: Its `WeightAveraging`, if it has one.
+
+        Raises:
+            ValueError: If the model is not built and compiled.
         """
+        _check_ready(model)
         tensors = {}
         with contextlib.ExitStack() as stack:
             if averaging is not None:
@@ -101,10 +105,15 @@ class Checkpoint:
 
         At the start there is nothing to put back.
 
+        Args:
+            model: The model.
+            averaging: Its `WeightAveraging`, if it has one.
+
         Raises:
-            ValueError: If the weights are not the model's; the message names
-                the first that differs.
+            ValueError: If the model is not built and compiled, or the weights
+                are not the model's; the message names the first that differs.
         """
+        _check_ready(model)
         if not self.tensors:
             return
         if not model.optimizer.built:
@@ -212,6 +221,16 @@ class Checkpoint:
             )
         for index, variable in enumerate(variables):
             variable.assign(arrays[str(index)])
+
+
+def _check_ready(model):
+    """Raises if a model lacks weights or an optimizer to take or set."""
+    if not (model.built and model.compiled):
+        raise ValueError(
+            "`model` must be built and compiled. Received: "
+            f"built={model.built}, compiled={model.compiled}. A model builds "
+            "when it is called on a batch."
+        )
 
 
 def _states(model):

@@ -48,8 +48,10 @@ def assign_named_weights(model, values: dict, origin: str):
         ValueError: If they are not the model's; the message names the first
             that differs.
     """
+    strange = set(values)
     for variable in model.weights:
         name = _weight_name(model, variable)
+        strange.discard(name)
         shape = tuple(variable.shape)
         found = values[name].shape if name in values else None
         if found != shape:
@@ -57,6 +59,11 @@ def assign_named_weights(model, values: dict, origin: str):
                 f"The weights in {origin} must be those of the model. "
                 f"Received: {name} of shape {found}, the model has {shape}."
             )
+    if strange:
+        raise ValueError(
+            f"The weights in {origin} must be those of the model. Received: "
+            f"{min(strange)}, which the model has not."
+        )
     for variable in model.weights:
         variable.assign(values[_weight_name(model, variable)])
 

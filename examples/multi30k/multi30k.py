@@ -101,7 +101,7 @@ class Progress(keras.callbacks.Callback):
         seconds = time.perf_counter() - self.began
         self.history.append({"epoch": epoch, "seconds": seconds, **logs})
         kt.Checkpoint.of(
-            epoch + 1, 0, self.history, self.model, self.averaging
+            self.model, epoch + 1, self.averaging, history=self.history
         ).write(self.folder)
         self.model.stop_training = self.is_over()
 

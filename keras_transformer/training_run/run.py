@@ -226,7 +226,7 @@ class TrainingRun:
     def write_checkpoint(self, epoch, batch, model):
         """Writes what the training of a model goes on from."""
         checkpoint = Checkpoint.of(
-            epoch, batch, self.history, model, self.averaging
+            model, epoch, self.averaging, batch, self.history
         )
         if self.distribution.is_chief:
             checkpoint.write(self.folder.path("checkpoints"))

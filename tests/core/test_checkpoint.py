@@ -41,7 +41,8 @@ def fit(folder, averaging, epochs):
 
     def save(epoch, logs):
         history.append({"epoch": epoch, **logs})
-        kt.Checkpoint.of(epoch + 1, 0, history, model, averaging).write(folder)
+        now = kt.Checkpoint.of(model, epoch + 1, averaging, history=history)
+        now.write(folder)
 
     model.fit(
         X,
@@ -101,9 +102,36 @@ def test_checkpoint_of_another_optimizer_is_refused():
     model = make_model()
     model.compile("sgd", "mse", **COMPILE)
     model.optimizer.build(model.trainable_variables)
-    checkpoint = kt.Checkpoint.of(1, 0, [], model)
+    checkpoint = kt.Checkpoint.of(model, 1)
     model.compile("adam", "mse", **COMPILE)
     with pytest.raises(ValueError, match="same optimizer. Received: 2 arrays"):
+        checkpoint.assign(model)
+
+
+def test_a_model_must_be_built_and_compiled():
+    model = keras.Sequential([keras.layers.Dense(2)])
+    with pytest.raises(ValueError, match="built=False, compiled=False. A mod"):
+        kt.Checkpoint().assign(model)
+    model.build((None, 3))
+    with pytest.raises(ValueError, match="built=True, compiled=False"):
+        kt.Checkpoint.of(model, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights/dense/bias": None}, "dense/bias of shape None, the model"),
+        ({"weights/other": X}, "Received: other, which the model has not"),
+    ],
+)
+def test_checkpoint_of_other_weights_is_refused(change, message):
+    model = make_model()
+    checkpoint = kt.Checkpoint.of(model, 1)
+    tensors = {**checkpoint.tensors, **change}
+    checkpoint.tensors = {
+        name: array for name, array in tensors.items() if array is not None
+    }
+    with pytest.raises(ValueError, match=message):
         checkpoint.assign(model)
 
 
