@@ -76,7 +76,7 @@ def cores() -> int:
 
 
 def thread_settings(batch: int = 1) -> list[dict[str, int]]:
-    """What CTranslate2 can make of the cores: one thread, or all of them.
+    """What an engine can make of the cores: one thread, or all of them.
 
     Several batches at once need several sentences.
     """

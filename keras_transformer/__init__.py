@@ -36,7 +36,7 @@ _CORE = {
 }
 
 # What reads or writes text or files needs more than keras.
-_TEXT = {
+_OTHERS = {
     "BleuCallback": "bleu_callback",
     "Checkpoint": "checkpoint",
     "CorpusScores": "text",
@@ -50,7 +50,7 @@ _TEXT = {
 # What runs an exported file needs neither Keras nor tensorflow.
 _RUNNERS = {"LiteRTTranslator": "serving.litert_translator"}
 
-__all__ = ["__version__", *sorted([*_CORE, *_TEXT, *_RUNNERS])]
+__all__ = ["__version__", *sorted([*_CORE, *_OTHERS, *_RUNNERS])]
 
 
 @wrapt.when_imported("keras")
@@ -63,7 +63,7 @@ def _register(keras):
 
 
 def __getattr__(name):
-    home = _CORE.get(name) or _TEXT.get(name) or _RUNNERS.get(name)
+    home = _CORE.get(name) or _OTHERS.get(name) or _RUNNERS.get(name)
     if home is None:
         raise AttributeError(
             f"module 'keras_transformer' has no attribute {name!r}"

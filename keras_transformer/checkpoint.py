@@ -40,7 +40,8 @@ class Checkpoint:
         batch: Batches of the next epoch that are done.
         history: What each epoch ended with, by name; values that JSON has.
         tensors: Weights, and the states of the optimizer, dropout, metrics
-            and averages; none at the start.
+            and averages; none at the start. As large as the model thrice and
+            more: `clear()` them when they are assigned.
 
     Example:
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -80,10 +81,14 @@ class Checkpoint:
             batch: Batches of the next epoch that are done.
             history: What each epoch ended with, by name.
 
+        Returns:
+            A checkpoint, with copies or views that training does not change.
+
         Raises:
-            ValueError: If the model is not built and compiled.
+            ValueError: If the model is not built and compiled, or two of its
+                weights have the same path.
         """
-        _check_ready(model)
+        _prepare(model)
         tensors = {}
         with contextlib.ExitStack() as stack:
             if averaging is not None:
@@ -112,21 +117,39 @@ class Checkpoint:
         Raises:
             ValueError: If the model is not built and compiled, or the weights
                 are not the model's; the message names the first that differs.
+                If the optimizer is another, or there are averages without
+                `averaging`, or none for it.
         """
-        _check_ready(model)
+        _prepare(model)
         if not self.tensors:
             return
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
+        averages = self._group("averaging")
+        if (averaging is None) == bool(averages):
+            raise ValueError(
+                "`averaging` must be given if and only if the checkpoint has "
+                f"averages. Received: averaging={averaging}, {len(averages)} "
+                "arrays of averages."
+            )
+        groups = ("optimizer", "random")
+        for group in groups:
+            self._check_states(model, group)
         weights = self._group("weights")
         assign_named_weights(model, weights, "the checkpoint")
-        for group in ("optimizer", "random"):
+        for group in groups:
             self._assign_states(model, group)
         if averaging is not None:
-            averaging.load_own_variables(self._group("averaging"))
+            averaging.load_own_variables(averages)
 
     def assign_metrics(self, model):
-        """Puts the sums of the epoch so far back, which `fit` has reset."""
+        """Puts the sums of the epoch so far back, which `fit` has reset.
+
+        Args:
+            model: The model, whose metrics are made already.
+
+        Raises:
+            ValueError: If the metrics are others.
+        """
+        self._check_states(model, "metrics")
         self._assign_states(model, "metrics")
 
     def write(self, folder):
@@ -137,23 +160,29 @@ class Checkpoint:
 
         Raises:
             OSError: If the disk is full, for one.
+            ValueError: If there is a later one, of another training.
         """
-        os.makedirs(folder, exist_ok=True)
+        name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
+        later = max(_whole(folder), default=name)
+        if later > name:
+            raise ValueError(
+                f"There must be no later checkpoint in {folder}. Received: "
+                f"{name} to write, and {later}. Go on from the newest, or name "
+                "another folder."
+            )
         state = {
             "epoch": self.epoch,
             "batch": self.batch,
             "history": self.history,
             "sha256": _digest(self.tensors),
         }
-        name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
         metadata = {"state": json.dumps(state)}
         write_file(
             os.path.join(folder, name),
             lambda path: _save(self.tensors, path, metadata),
         )
-        names = os.listdir(folder)
-        whole = sorted(filter(NAME.fullmatch, names))
-        for name in [*whole[:-KEPT], *filter(UNFINISHED.fullmatch, names)]:
+        unfinished = filter(UNFINISHED.fullmatch, os.listdir(folder))
+        for name in [*_whole(folder)[:-KEPT], *unfinished]:
             os.remove(os.path.join(folder, name))
 
     @classmethod
@@ -163,15 +192,17 @@ class Checkpoint:
         Damaged ones are renamed if there is a whole one, and a message says
         so.
 
+        Args:
+            folder: Where `write` has written, or a folder to be.
+
+        Returns:
+            The checkpoint.
+
         Raises:
             ValueError: If there are checkpoints, and all are damaged.
         """
-        if not os.path.isdir(folder):
-            return cls()
         damaged = {}
-        for name in sorted(
-            filter(NAME.fullmatch, os.listdir(folder)), reverse=True
-        ):
+        for name in reversed(_whole(folder)):
             path = os.path.join(folder, name)
             try:
                 checkpoint = cls._read(path)
@@ -211,7 +242,7 @@ class Checkpoint:
             if name.startswith(f"{group}/")
         }
 
-    def _assign_states(self, model, group):
+    def _check_states(self, model, group):
         variables = _states(model)[group]
         arrays = self._group(group)
         if len(variables) != len(arrays):
@@ -219,18 +250,32 @@ class Checkpoint:
                 f"The checkpoint must be of the same {group}. Received: "
                 f"{len(arrays)} arrays, where the model has {len(variables)}."
             )
-        for index, variable in enumerate(variables):
+
+    def _assign_states(self, model, group):
+        arrays = self._group(group)
+        for index, variable in enumerate(_states(model)[group]):
             variable.assign(arrays[str(index)])
 
 
-def _check_ready(model):
-    """Raises if a model lacks weights or an optimizer to take or set."""
+def _whole(folder):
+    """The names of checkpoints in a folder, the newest last."""
+    if not os.path.isdir(folder):
+        return []
+    return sorted(filter(NAME.fullmatch, os.listdir(folder)))
+
+
+def _prepare(model):
+    """Sees to it that a model has all states, and has them itself."""
     if not (model.built and model.compiled):
         raise ValueError(
             "`model` must be built and compiled. Received: "
             f"built={model.built}, compiled={model.compiled}. A model builds "
             "when it is called on a batch."
         )
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()  # within an epoch, `fit` keeps them elsewhere
 
 
 def _states(model):

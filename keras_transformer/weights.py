@@ -8,13 +8,22 @@ from keras import ops
 
 
 def named_weights(model) -> dict[str, np.ndarray]:
-    """The weights of a model by the path of their layers."""
-    return {
-        _weight_name(model, variable): np.ascontiguousarray(
-            ops.convert_to_numpy(variable)
-        )
-        for variable in model.weights
-    }
+    """The weights of a model by the path of their layers.
+
+    Raises:
+        ValueError: If two weights have the same path.
+    """
+    weights = {}
+    for variable in model.weights:
+        name = _weight_name(model, variable)
+        if name in weights:
+            raise ValueError(
+                "Layers must have names of their own, by which weights are "
+                f"told apart. Received: {name} twice."
+            )
+        array = ops.convert_to_numpy(variable)
+        weights[name] = np.ascontiguousarray(array)
+    return weights
 
 
 def assign_weights(model, path):

@@ -41,6 +41,36 @@ def benchmark(*arguments, script=SCRIPT, **environment):
     )
 
 
+# Conversions leave memory behind: in a process of its own.
+SHARE_A_BATCH = """
+import sys
+import cases
+import engines
+import numpy as np
+cases.make_weights("test", sys.argv[1])
+engine = engines.LiteRT(sys.argv[1])
+case = cases.Case("test", "greedy", batch=5, length=6)
+whole = engine.prepare(case)()
+assert whole.shape == (5, 6)
+for num_workers in (2, 3):
+    shared = engine.prepare(case, num_workers=num_workers)()
+    np.testing.assert_array_equal(shared, whole)
+"""
+
+
+@pytest.mark.slow
+def test_litert_workers_share_a_batch(tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    process = subprocess.run(
+        [sys.executable, "-c", SHARE_A_BATCH, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(BENCHMARKS)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+
+
 @pytest.mark.slow
 def test_measures_engines_and_writes_table_raw_times_and_plot(tmp_path):
     process = benchmark("-o", tmp_path, *CASE, "--engines", "graph,ct2-float32")

@@ -141,6 +141,8 @@ def test_multi30k_batches_hold_each_pair_once(multi30k):
     orders = [[labels[0, 0] for _, labels, _ in epoch] for epoch in epochs]
     assert sorted(orders[0]) == sorted(orders[1])
     assert orders.count(orders[0]) < 3
+    later = multi30k.pieces.make_dataset(source, target, 24, 1, first_epoch=2)
+    assert [y[0, 0] for _, y, _ in later.as_numpy_iterator()] == orders[2]
 
 
 def test_multi30k_translations_are_words_in_order(multi30k):
@@ -207,15 +209,12 @@ def test_multi30k_results_of_a_diverged_training_are_json(multi30k):
         ([2.0, math.nan, math.nan, math.nan], True),
     ],
 )
-def test_multi30k_ends_without_improvement(
-    multi30k, tmp_path, monkeypatch, losses, is_over
-):
-    monkeypatch.setattr(multi30k, "PATIENCE", 3)
+def test_multi30k_ends_without_improvement(multi30k, tmp_path, losses, is_over):
     history = [{"val_loss": loss, "seconds": 30.0} for loss in losses]
     start = kt.Checkpoint(history=history)
     for minutes, expected in ((None, is_over), (1, True)):
-        progress = multi30k.Progress(start, tmp_path, None, minutes)
-        assert progress.is_over() == (expected and bool(losses))
+        state = multi30k.progress.Progress(start, tmp_path, None, 3, minutes)
+        assert state.is_over() == (expected and bool(losses))
 
 
 @pytest.mark.slow
@@ -241,12 +240,20 @@ def test_multi30k_trains_and_scores(
     (tmp_path / "out" / "translator").mkdir(parents=True)
     (tmp_path / "out" / "translator" / "weights").touch()
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(multi30k.Progress, "is_over", interrupt_in_fit)
+        progress = multi30k.progress.Progress
+        interrupted.setattr(progress, "is_over", interrupt_in_fit)
         with pytest.raises(KeyboardInterrupt):
             multi30k.main(arguments)
     with pytest.raises(SystemExit):
         multi30k.main([*arguments, "--seed", "8"])
     assert "What goes on must be what was begun" in capsys.readouterr().err
+    train = tmp_path / "train.en"
+    text = train.read_text("utf-8")
+    train.write_text(text.replace("e", "i"), "utf-8")
+    with pytest.raises(SystemExit):
+        multi30k.main(arguments)
+    assert "What goes on must be what was begun" in capsys.readouterr().err
+    train.write_text(text, "utf-8")
     multi30k.main(arguments)
     assert "Going on after epoch 1." in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -16,16 +16,16 @@ The same command goes on with a training that was stopped.
 import argparse
 import dataclasses
 import itertools
-import json
 import math
 import os
-import time
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import files
 import keras
 import pieces
+import progress
 
 import keras_transformer as kt
 
@@ -61,51 +61,6 @@ def make_model(vocabulary_size, **overrides):
     return model
 
 
-class Progress(keras.callbacks.Callback):
-    """Writes what the same command goes on from, and ends training.
-
-    Put it last: it sees the epoch as the other callbacks leave it.
-
-    Args:
-        start: The `Checkpoint` that training begins with.
-        folder: Where checkpoints go.
-        averaging: The `WeightAveraging`.
-        minutes: Training time after which no further epoch begins.
-    """
-
-    def __init__(self, start, folder, averaging, minutes):
-        super().__init__()
-        self.history = start.history
-        self.folder = folder
-        self.averaging = averaging
-        self.minutes = math.inf if minutes is None else minutes
-
-    def minutes_so_far(self):
-        """Training time, with that before an interruption."""
-        return sum(row["seconds"] for row in self.history) / 60
-
-    def is_over(self):
-        """Whether validation no longer improves, or time is up."""
-        if self.minutes_so_far() >= self.minutes:
-            return True
-        losses = [row["val_loss"] for row in self.history]
-        # NaN is no improvement, nor is there one before the first epoch.
-        best = min(filter(math.isfinite, losses), default=math.inf)
-        since = itertools.takewhile(lambda loss: loss != best, losses[::-1])
-        return len([*since]) >= PATIENCE
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.began = time.perf_counter()
-
-    def on_epoch_end(self, epoch, logs=None):
-        seconds = time.perf_counter() - self.began
-        self.history.append({"epoch": epoch, "seconds": seconds, **logs})
-        kt.Checkpoint.of(
-            self.model, epoch + 1, self.averaging, history=self.history
-        ).write(self.folder)
-        self.model.stop_training = self.is_over()
-
-
 def fit(model, make_batches, validation, options):
     """Trains until the validation loss, the updates or the time end it.
 
@@ -123,26 +78,29 @@ def fit(model, make_batches, validation, options):
     start.assign(model, averaging)
     if start.epoch:
         print(f"Going on after epoch {start.epoch}.", flush=True)
-    progress = Progress(start, folder, averaging, options.minutes)
+    start.tensors.clear()  # as large as the model, many times
+    state = progress.Progress(
+        start, folder, averaging, PATIENCE, options.minutes
+    )
     batches = make_batches(start.epoch)
     epochs = max(MOST_UPDATES * BATCHES_PER_UPDATE // len(batches), 1)
     model.fit(
         batches,
         validation_data=validation,
         initial_epoch=start.epoch,
-        epochs=start.epoch if progress.is_over() else epochs,
+        epochs=start.epoch if state.is_over() else epochs,
         callbacks=[
             averaging,
             keras.callbacks.ModelCheckpoint(options.output / "model.keras"),
-            progress,
+            state,
         ],
         verbose=2,
     )
-    last = progress.history[-1]
+    last = state.history[-1]
     return {
-        "minutes": round(progress.minutes_so_far(), 2),
+        "minutes": round(state.minutes_so_far(), 2),
         "weights": model.count_params(),
-        "epochs": len(progress.history),
+        "epochs": len(state.history),
         "updates": int(model.optimizer.iterations),
         "validation_loss": finite(last["val_loss"]),
         "validation_perplexity": finite(last["val_perplexity"]),
@@ -164,26 +122,12 @@ def search():
     )
 
 
-def read_lines(path):
-    """The lines of a file, in which only a newline ends a line."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
-
-
-def read_pairs(paths):
-    """Pairs of lines of two files of as many."""
-    source, target = map(read_lines, paths)
-    if len(source) != len(target):
-        raise ValueError(
-            f"Two files must have as many lines as each other. Received: "
-            f"{paths[0]} with {len(source)}, {paths[1]} with {len(target)}."
-        )
-    return source, target
-
-
 def segmented(options):
     """Text of pieces: what training came to, translations, scores."""
-    texts = read_pairs(options.train), read_pairs(options.validation)
+    texts = (
+        files.read_pairs(options.train),
+        files.read_pairs(options.validation),
+    )
     vocabulary = pieces.make_vocabulary(itertools.chain(*texts[0]))
     model = make_model(pieces.size(vocabulary), dtype=options.dtype)
     ids, validation_ids = (
@@ -196,7 +140,7 @@ def segmented(options):
         pieces.make_dataset(*validation_ids, **sizes),
         options,
     )
-    sources, references = read_pairs(options.test)
+    sources, references = files.read_pairs(options.test)
     found = pieces.translate(model, sources, vocabulary, search())
     # The words are tokens already.
     scores = kt.corpus_scores(
@@ -207,7 +151,10 @@ def segmented(options):
 
 def raw(options):
     """Text as it is written: the same, and the translator is saved."""
-    tokenizer = kt.Tokenizer.train(options.train, VOCABULARY_SIZE)
+    path = options.output / "tokenizer.model"
+    if not path.exists():  # a run that goes on has its pieces
+        kt.Tokenizer.train(options.train, VOCABULARY_SIZE).save(path)
+    tokenizer = kt.Tokenizer.load(path)
     model = make_model(tokenizer.vocabulary_size, dtype=options.dtype)
     sizes = {"tokenizer": tokenizer, "tokens_per_batch": TOKENS_PER_BATCH}
     results = fit(
@@ -220,7 +167,7 @@ def raw(options):
         options,
     )
     translator = kt.Translator(model, tokenizer, search=search())
-    sources, references = read_pairs(options.test)
+    sources, references = files.read_pairs(options.test)
     found = translator(sources)
     # There may be one of a run that died; of one that ended, `run` knows.
     translator.save(options.output / "translator", overwrite=True)
@@ -233,43 +180,17 @@ def run(options):
     if report.exists():
         raise FileExistsError(f"{report} exists already; name another folder.")
     for paths in (options.train, options.validation, options.test):
-        read_pairs(paths)  # found wrong now, rather than after training
+        files.read_pairs(paths)  # found wrong now, rather than after training
     options.output.mkdir(parents=True, exist_ok=True)
     settings = {name: globals()[name] for name in SETTINGS}
-    begin(options, settings)
+    files.begin(options, settings)
     keras.utils.set_random_seed(options.seed)
     results, found, scores = CASES[options.case](options)
     results |= {**dataclasses.asdict(scores), "settings": settings}
     results["arguments"] = vars(options)
-    write(options.output / "translations.txt", "\n".join([*found, ""]))
-    write(report, as_json(results))
+    files.write(options.output / "translations.txt", "\n".join([*found, ""]))
+    files.write(report, files.as_json(results))
     print(f"BLEU {scores.bleu:.2f} {scores.signature}; all in {report}")
-
-
-def begin(options, settings):
-    """Notes what is trained, or raises if something else was begun there."""
-    path = options.output / "begun.json"
-    same = ("case", "train", "validation", "seed", "dtype")
-    text = as_json({**{name: vars(options)[name] for name in same}, **settings})
-    if not path.exists():
-        write(path, text)
-    elif path.read_text(encoding="utf-8") != text:
-        raise ValueError(
-            f"What goes on must be what was begun, which {path} says. Pass the "
-            "same, or name another folder."
-        )
-
-
-def as_json(values):
-    """Text of values, with what JSON lacks as strings."""
-    return json.dumps(values, indent=2, default=str, allow_nan=False)
-
-
-def write(path, text):
-    """Writes beside the file first: a killed process leaves no half of it."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def minutes(text):
@@ -287,8 +208,8 @@ def main(arguments=None):
     )
     parser.add_argument("case", choices=CASES)
     for name in ("train", "validation", "test"):
-        files = {"nargs": 2, "metavar": ("SOURCE", "TARGET")}
-        parser.add_argument(f"--{name}", required=True, **files)
+        pair = {"nargs": 2, "metavar": ("SOURCE", "TARGET")}
+        parser.add_argument(f"--{name}", required=True, **pair)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", default="float32", help="Keras policy")

@@ -62,6 +62,8 @@ def _share_buffers(model):
         *(model.metadata or ()),
     ):
         user.buffer = places[user.buffer]
+    if model.metadataBuffer is not None:
+        model.metadataBuffer = [places[n] for n in model.metadataBuffer]
 
 
 def _number_by_use(graph):
@@ -77,6 +79,8 @@ def _number_by_use(graph):
     users = [(graph, "inputs"), (graph, "outputs")]
     for operator in graph.operators:
         users += [(operator, "inputs"), (operator, "outputs")]
+        if operator.intermediates is not None:
+            users.append((operator, "intermediates"))
     places = {-1: -1}  # of an argument that is left out
     kept = []
     for user, role in users:
@@ -115,10 +119,10 @@ def _share_subgraphs(model):
         places.append(place_of[key])
     for graph in kept:
         for operator in graph.operators:
-            options = operator.builtinOptions
-            for name in vars(options) if options else ():
-                if name.endswith("SubgraphIndex"):
-                    setattr(options, name, places[getattr(options, name)])
+            for options in (operator.builtinOptions, operator.builtinOptions2):
+                for name in vars(options) if options else ():
+                    if name.endswith("SubgraphIndex"):
+                        setattr(options, name, places[getattr(options, name)])
     for signature in model.signatureDefs:
         signature.subgraphIndex = places[signature.subgraphIndex]
     changed = len(kept) < len(model.subgraphs)

@@ -42,9 +42,9 @@ class LiteRTTranslator:
         path: The file.
         num_threads: Threads that compute one batch. One is best for small
             models.
-        num_workers: Batches to compute at the same time; for many texts,
-            workers gain more than threads. Each has memory of its own, about
-            as much as the first.
+        num_workers: Batches to compute at the same time. For several texts,
+            which they share, workers gain more than threads. Each has memory
+            of its own, about as much as the first.
 
     Call arguments:
         texts: A sequence of strings, of any number.
@@ -127,7 +127,7 @@ class LiteRTTranslator:
             [len(row) for row in rows],
             tokens_per_batch,
             self.num_slots,
-            # So that every worker has some.
+            # So that few sentences are not one worker's.
             max_rows=-(-sum(map(bool, rows)) // self.num_workers),
         )
         for batch, result in zip(

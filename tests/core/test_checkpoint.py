@@ -135,6 +135,70 @@ def test_checkpoint_of_other_weights_is_refused(change, message):
         checkpoint.assign(model)
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_averages_go_with_an_averaging(saved):
+    model = make_model()
+    averaging = kt.WeightAveraging(last=2)
+    averaging.set_model(model)
+    one, other = (averaging, None) if saved else (None, averaging)
+    checkpoint = kt.Checkpoint.of(model, 1, one)
+    before = model.get_weights()
+    model.layers[-1].kernel.assign(np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="if and only if .* has averages"):
+        checkpoint.assign(model, other)
+    assert not model.get_weights()[-2].any()
+    checkpoint.assign(model, one)
+    np.testing.assert_array_equal(model.get_weights()[-2], before[-2])
+
+
+def test_weights_must_have_names_of_their_own():
+    def part():
+        inputs = keras.Input((3,))
+        dense = keras.layers.Dense(3, name="dense")
+        return keras.Model(inputs, dense(inputs), name="part")
+
+    class Twice(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = part(), part()
+
+        def call(self, x):
+            return self.second(self.first(x))
+
+    model = Twice()
+    model(X)
+    model.compile("adam", "mse", **COMPILE)
+    with pytest.raises(ValueError, match="names of their own.*kernel twice"):
+        kt.Checkpoint.of(model, 1)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax",
+    reason="Keras 3.15 loses the state of metrics there, whoever reads a model",
+)
+def test_a_checkpoint_within_an_epoch_has_the_weights_of_then():
+    model = make_model()
+    saved = {}
+
+    def save(batch, logs):
+        checkpoint = kt.Checkpoint.of(model, 0, batch=batch + 1)
+        saved[batch] = checkpoint.tensors["weights/dense/kernel"].copy()
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=save)
+    model.fit(
+        X, X[:, :2], batch_size=2, shuffle=False, verbose=0, callbacks=callback
+    )
+    assert np.abs(saved[0] - saved[1]).max() > 1e-5
+    np.testing.assert_array_equal(saved[2], model.get_weights()[-2])
+
+
+def test_a_later_checkpoint_is_not_passed_over(tmp_path):
+    kt.Checkpoint(7).write(tmp_path)
+    with pytest.raises(ValueError, match="no later checkpoint.*epoch-00007"):
+        kt.Checkpoint(1).write(tmp_path)
+    assert kt.Checkpoint.newest(tmp_path).epoch == 7
+
+
 def test_only_the_last_two_checkpoints_stay(tmp_path):
     unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
     for name in (unfinished, ".tmpAbc123", "notes"):

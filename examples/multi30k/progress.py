@@ -1,0 +1,57 @@
+"""How far a training is: when it ends, and where it goes on."""
+
+import itertools
+import math
+import time
+
+import keras
+
+import keras_transformer as kt
+
+
+class Progress(keras.callbacks.Callback):
+    """Writes what the same command goes on from, and ends training.
+
+    Put it last: it sees the epoch as the other callbacks leave it.
+
+    Args:
+        start: The `Checkpoint` that training begins with.
+        folder: Where checkpoints go.
+        averaging: The `WeightAveraging`.
+        patience: Epochs without a lower validation loss that end training.
+        minutes: Training time after which no further epoch begins; `None`
+            for any.
+    """
+
+    def __init__(self, start, folder, averaging, patience, minutes):
+        super().__init__()
+        self.history = start.history
+        self.folder = folder
+        self.averaging = averaging
+        self.patience = patience
+        self.minutes = math.inf if minutes is None else minutes
+
+    def minutes_so_far(self):
+        """Training time, with that before an interruption."""
+        return sum(row["seconds"] for row in self.history) / 60
+
+    def is_over(self):
+        """Whether validation no longer improves, or time is up."""
+        if self.minutes_so_far() >= self.minutes:
+            return True
+        losses = [row["val_loss"] for row in self.history]
+        # NaN is no improvement, nor is there one before the first epoch.
+        best = min(filter(math.isfinite, losses), default=math.inf)
+        since = itertools.takewhile(lambda loss: loss != best, losses[::-1])
+        return len([*since]) >= self.patience
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.began = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        seconds = time.perf_counter() - self.began
+        self.history.append({"epoch": epoch, "seconds": seconds, **logs})
+        kt.Checkpoint.of(
+            self.model, epoch + 1, self.averaging, history=self.history
+        ).write(self.folder)
+        self.model.stop_training = self.is_over()
