@@ -72,7 +72,9 @@ class Checkpoint:
         """Takes the state of a compiled model in training.
 
         Where several processes train, all of them call it: putting weights
-        back is something that they do together. One writes.
+        back is something that they do together. One writes. Within an epoch
+        of plain `fit` it works on TensorFlow only: on JAX, Keras 3.15 loses
+        the state of its metrics once a callback has read the model.
 
         Args:
             model: The model.

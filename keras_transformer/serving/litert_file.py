@@ -69,8 +69,8 @@ def _share_buffers(model):
 def _number_by_use(graph):
     """Numbers the tensors of a graph in the order in which they are used.
 
-    Equal graphs then have equal numbers. Only inputs and outputs keep their
-    names.
+    Equal graphs then have equal numbers. Tensors that nothing uses are dropped,
+    and so are empty notes on quantisation, and names but of inputs and outputs.
 
     Returns:
         The new number of each tensor by its old one.
