@@ -1,6 +1,8 @@
-"""Functions of a model that Keras compiles, on every backend."""
+"""Functions of a model that are compiled and kept, on every backend."""
 
 import keras
+
+from keras_transformer.tensorflow_only import graph
 
 
 class Functions:
@@ -20,14 +22,20 @@ class Functions:
             key: Tells functions apart.
             function: Function of tensors to tensors, of any structure.
             inputs: Dictionary of arrays.
-            jit_compile: Whether to compile with XLA.
+            jit_compile: Whether to compile with XLA, once for each shape; a
+                graph of TensorFlow is traced once for all.
         """
         key = (key, tuple(inputs), jit_compile)
         if key not in self.compiled:
-            compiled = _Function(self.model, function)
-            compiled.compile(jit_compile=jit_compile)
-            self.compiled[key] = compiled
-        return self.compiled[key].predict_on_batch(inputs)
+            self.compiled[key] = self._compiled(function, inputs, jit_compile)
+        return self.compiled[key](inputs)
+
+    def _compiled(self, function, inputs, jit_compile):
+        if keras.backend.backend() == "tensorflow" and not jit_compile:
+            return graph(lambda inputs: function(self.model, inputs), inputs)
+        compiled = _Function(self.model, function)
+        compiled.compile(jit_compile=jit_compile)
+        return compiled.predict_on_batch
 
 
 class _Function(keras.Model):

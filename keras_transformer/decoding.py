@@ -50,8 +50,9 @@ class Decode:
     Args:
         model: A `Transformer`.
         search: A `Search`.
-        capacity: Most tokens of any target; by default those of the longest
-            source + 50.
+        capacity: Most tokens of any target; by default the largest of
+            `max_lengths`, or the tokens of the longest source + 50. Compilers
+            must know it.
         needs_scores: Whether scores are wanted.
     """
 
@@ -89,11 +90,13 @@ class Decode:
             ops.cast(padding_mask(source_ids), "int32"), axis=1
         )  # (B,)
         capacity = self.capacity
-        if capacity is None:
-            capacity = length + EXTRA_LENGTH
         max_lengths = inputs.get("max_lengths")
         if max_lengths is None:
             max_lengths = lengths + EXTRA_LENGTH
+            if capacity is None:
+                capacity = length + EXTRA_LENGTH
+        elif capacity is None:
+            capacity = ops.max(max_lengths, initial=0)
         max_lengths = ops.minimum(max_lengths, capacity)
         if self.model.max_length is not None:
             max_lengths = ops.minimum(max_lengths, self.model.max_length)

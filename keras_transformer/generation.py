@@ -55,9 +55,7 @@ def generate(
     search = search.from_config(search.get_config())
     rows, length = source_ids.shape
     inputs = {"source_ids": source_ids}
-    capacity = None
     if max_length is not None:
-        capacity = _rounded_up(max_length, LENGTH_STEP)
         inputs["max_lengths"] = np.full((rows,), max_length, "int32")
     if min_length:
         inputs["min_lengths"] = np.full((rows,), min_length, "int32")
@@ -68,6 +66,9 @@ def generate(
     if search.seed is not None:
         inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
     jit_compile = _jit_or_default(jit_compile)
+    capacity = None
+    if jit_compile and max_length is not None:
+        capacity = _rounded_up(max_length, LENGTH_STEP)
     found = _found(
         Decode(model, search, capacity, return_scores or return_token_scores),
         _filled_up(inputs, jit_compile, model.max_length),
@@ -255,19 +256,13 @@ def _found(decode, inputs, jit_compile):
             jit_compile,
         )
 
-    def in_segments(_, inputs):
-        inputs = {
-            name: ops.slice(x, ops.zeros_like(shape), shape)
-            for name, (x, shape) in inputs.items()
-        }
-        return decode.in_segments(inputs, jit if jit_compile else None)
-
-    # Shapes as tensors, so that the graph does not know them.
-    inputs = {
-        name: (x, np.array(x.shape, "int32")) for name, x in inputs.items()
-    }
     return model._functions.run(
-        ("in_segments", *key, jit_compile), in_segments, inputs, False
+        ("in_segments", *key, jit_compile),
+        lambda _, inputs: decode.in_segments(
+            inputs, jit if jit_compile else None
+        ),
+        inputs,
+        False,
     )
 
 

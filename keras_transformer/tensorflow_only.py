@@ -17,6 +17,34 @@ def jit(function):
     return tf.function(function, jit_compile=True, reduce_retracing=True)
 
 
+def graph(function, inputs):
+    """Makes a TensorFlow graph of a function, for arrays of any size.
+
+    Keras would trace it anew for the first three shapes or so, which takes
+    seconds each time.
+
+    Args:
+        function: Function of a dictionary of tensors to tensors.
+        inputs: Dictionary of arrays, of which dtypes and ranks count.
+
+    Returns:
+        Function of such a dictionary to arrays.
+    """
+    import tensorflow as tf
+
+    signature = {
+        name: tf.TensorSpec([None] * x.ndim, x.dtype, name)
+        for name, x in inputs.items()
+    }
+    traced = tf.function(function, input_signature=[signature], autograph=False)
+
+    def run(inputs):
+        tensors = {name: tf.constant(x) for name, x in inputs.items()}
+        return keras.tree.map_structure(lambda x: x.numpy(), traced(tensors))
+
+    return run
+
+
 def replica_context():
     """What joins the devices of a `tf.distribute` strategy, inside a step.
 
