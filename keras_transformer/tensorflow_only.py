@@ -14,7 +14,9 @@ def jit(function):
     """
     import tensorflow as tf
 
-    return tf.function(function, jit_compile=True, reduce_retracing=True)
+    return tf.function(
+        function, jit_compile=True, reduce_retracing=True, autograph=False
+    )
 
 
 def graph(function, inputs):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zlib
 
+import keras
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -71,10 +72,16 @@ def sharpened(model):
     return model
 
 
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    """Keeps what is traced for it, which takes longer than it runs."""
+    keras.utils.set_random_seed(20170612)
+    return sharpened(kt.Transformer(tokenizer.vocabulary_size, **SIZES))
+
+
 @pytest.fixture
-def translator(tokenizer):
-    model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
-    return kt.Translator(sharpened(model), tokenizer)
+def translator(model, tokenizer):
+    return kt.Translator(model, tokenizer)
 
 
 @pytest.fixture

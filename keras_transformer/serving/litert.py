@@ -211,7 +211,9 @@ def _traceable(weights, function, *specs):
         with weights.read():
             return function(*arguments)
 
-    return tf.function(with_weights_read, input_signature=specs)
+    return tf.function(
+        with_weights_read, input_signature=specs, autograph=False
+    )
 
 
 def _converted(weights, signatures, quantization):
@@ -300,6 +302,7 @@ class _LiteRTGraph:
             "tokenizers": tf.function(
                 self._tokenizers,
                 input_signature=[tf.TensorSpec([1], tf.int32, name="start")],
+                autograph=False,
             ),
         }
         if steps:
@@ -311,6 +314,7 @@ class _LiteRTGraph:
             signatures["translate_text"] = tf.function(
                 self._translate_text(signatures["translate_ids"]),
                 input_signature=[tf.TensorSpec([1], tf.string, name="text")],
+                autograph=False,
             )
         return signatures
 

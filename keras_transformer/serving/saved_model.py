@@ -65,23 +65,28 @@ def export_saved_model(translator, path, overwrite: bool = False):
     with new_folder(path) as folder:
         archive = keras.export.ExportArchive()
         archive.track(graph)
-        text = tf.TensorSpec([None], tf.string, name="text")
-        ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-        for name, function, spec in (
-            ("serving_default", graph.translate_text, text),
-            ("translate_ids", graph.translate_ids, ids),
-            ("translate_compiled", graph.translate_text_compiled, text),
-            ("translate_ids_compiled", graph.translate_ids_compiled, ids),
+        for name, function in (
+            ("serving_default", graph.translate_text),
+            ("translate_ids", graph.translate_ids),
+            ("translate_compiled", graph.translate_text_compiled),
+            ("translate_ids_compiled", graph.translate_ids_compiled),
         ):
-            archive.add_endpoint(name, function, input_signature=[spec])
+            archive.add_endpoint(name, function)
         # Keras prints a page of tensor specs, which the docstring says better.
         with contextlib.redirect_stdout(io.StringIO()):
             archive.write_out(os.fspath(folder), verbose=False)
         write_warmup_requests(translator, folder)
 
 
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+SOURCE_IDS = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+
+
 class TranslationGraph(tf.Module):
-    """The functions an exported graph consists of, strings to strings."""
+    """The functions an exported graph consists of, strings to strings.
+
+    Those of text call those of ids, each of which is in the graph once.
+    """
 
     def __init__(self, translator):
         super().__init__()
@@ -91,19 +96,23 @@ class TranslationGraph(tf.Module):
         self.source_tokenizer = translator.tokenizer.tensor_tokenizer()
         self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer()
 
+    @tf.function(input_signature=[TEXT], autograph=False)
     def translate_text(self, text):
         """Translates strings `(B,)`."""
         return self._translate_text(text, self.translate_ids)
 
+    @tf.function(input_signature=[TEXT], autograph=False)
     def translate_text_compiled(self, text):
         """Translates strings `(B,)`, the search compiled."""
         return self._translate_text(text, self.translate_ids_compiled)
 
+    @tf.function(input_signature=[SOURCE_IDS], autograph=False)
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
         with without_xla():
             return self._translate_ids(source_ids, self._search)
 
+    @tf.function(input_signature=[SOURCE_IDS], autograph=False)
     def translate_ids_compiled(self, source_ids):
         """Translates ids `(B, S)`, the search compiled."""
 

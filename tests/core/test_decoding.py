@@ -340,17 +340,8 @@ def flat(hypotheses, search):
     return [x.reshape((rows, *x.shape[-1:])) for x in hypotheses]
 
 
-@pytest.mark.parametrize(
-    ("options", "search"),
-    [
-        *((options, SEARCHES["beam_best_3"]) for options in MODELS.values()),
-        *(({}, search) for search in SEARCHES.values()),
-    ],
-    ids=[*MODELS, *SEARCHES],
-)
-def test_scores_are_those_of_the_whole_model(options, search):
+def assert_scores_are_those_of_the_whole(model, search):
     """What was kept of a hypothesis is its own, wherever it has moved."""
-    model = kt.Transformer(V, **SIZES, **options)
     target_ids, scores, token_scores = model.generate(
         SOURCE_IDS, search=search, max_length=9, return_token_scores=True
     )
@@ -359,6 +350,17 @@ def test_scores_are_those_of_the_whole_model(options, search):
     expected, totals = model.score(source_ids, target_ids)
     np.testing.assert_allclose(token_scores, expected, atol=1e-4)
     np.testing.assert_allclose(scores.flatten(), totals, atol=1e-4)
+
+
+@each_model
+def test_scores_of_a_beam_are_those_of_the_whole_model(options):
+    model = kt.Transformer(V, **SIZES, **options)
+    assert_scores_are_those_of_the_whole(model, SEARCHES["beam_best_3"])
+
+
+@each_search
+def test_scores_of_a_search_are_those_of_the_whole_model(copying_model, search):
+    assert_scores_are_those_of_the_whole(copying_model, search)
 
 
 @pytest.mark.parametrize("search", [kt.GreedySearch, kt.Sampling])
@@ -380,7 +382,7 @@ def test_scores_are_free_of_a_repetition_penalty(search):
 @each_search
 def test_attention_is_that_of_the_whole_model(copying_model, search):
     target_ids, _, attention = copying_model.generate(
-        SOURCE_IDS, search=search, return_attention=True
+        SOURCE_IDS, search=search, max_length=9, return_attention=True
     )
     shape = (*target_ids.shape, SOURCE_IDS.shape[1])
     assert attention.shape == shape
@@ -453,10 +455,9 @@ def test_a_wider_beam_finds_no_worse_a_copy(copying_model):
         copying_model.generate(
             SOURCE_IDS, search=kt.BeamSearch(width, length_penalty=0.0)
         )[1]
-        for width in (1, 4, 64)
+        for width in (1, 64)
     ]
     assert (scores[1] >= scores[0] - 1e-4).all()
-    assert (scores[2] >= scores[1] - 1e-4).all()
 
 
 def test_best_hypotheses_are_sorted_and_distinct(copying_model):
