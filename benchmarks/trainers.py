@@ -129,6 +129,18 @@ class Ours:
         return peak_bytes()
 
 
+class OursDeterministic(Ours):
+    """The same with what `keras-transformer train --deterministic` sets."""
+
+    title = "ours, deterministic"
+
+    def __init__(self, *arguments):
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+        super().__init__(*arguments)
+
+
 class KerasHub(Ours):
     """keras-hub's layers, the output tied to the embedding.
 
@@ -349,6 +361,7 @@ class Engine(NamedTuple):
 
 _CPU = {
     "ours-float32": Engine(Ours, "float32"),
+    "ours-float32-deterministic": Engine(OursDeterministic, "float32"),
     "ours-float32-xla": Engine(Ours, "float32", is_compiled=True),
     "ours-bfloat16": Engine(Ours, "bfloat16"),
     "ours-bfloat16-xla": Engine(Ours, "bfloat16", is_compiled=True),

@@ -191,8 +191,7 @@ def test_source_shapes_to_compile_are_few(model, monkeypatch):
     nothing = np.zeros((6, 1, 1), "int32")
 
     def recorded(key, function, inputs, jit_compile):
-        x = inputs["source_ids"]
-        shapes.add((x[0] if isinstance(x, tuple) else x).shape)
+        shapes.add(inputs["source_ids"].shape)
         return nothing, nothing[:, 0], nothing
 
     monkeypatch.setattr(model._functions, "run", recorded)
@@ -240,12 +239,37 @@ def test_seeds_share_what_is_compiled():
     assert len(model._functions.compiled) == 1
 
 
+@eager_only
+def test_a_search_is_traced_once_for_sources_of_any_size(monkeypatch):
+    model, traced = make_small(), []
+    original = Decode.in_segments
+
+    def recorded(self, inputs, compile_function=None):
+        traced.append(inputs["source_ids"].shape)
+        return original(self, inputs, compile_function)
+
+    monkeypatch.setattr(Decode, "in_segments", recorded)
+    for rows, length, max_length in ((1, 3, 5), (2, 3, 5), (3, 9, 20)):
+        target_ids, _ = model.generate(
+            np.full((rows, length), 5), min_length=99
+        )
+        assert target_ids.shape == (rows, length + 50)
+        target_ids, _ = model.generate(
+            np.full((rows, length), 5),
+            min_length=max_length,
+            max_length=max_length,
+        )
+        assert target_ids.shape == (rows, max_length)
+    # Without a limit and with one.
+    assert len(traced) == 2
+
+
 def test_search_may_be_changed_after_use():
     model, search = make_small(), kt.GreedySearch()
     options = {"min_length": 5, "max_length": 5}
     (expected,), _ = model.generate([[5, 6, END]], search, **options)
     search.forbidden_token_ids = tuple(expected.tolist())
-    for rows in (1, 2):  # for other shapes, it is traced anew
+    for rows in (1, 2):  # JAX traces it anew
         source_ids = [[5, 6, END]] * rows
         target_ids, _ = model.generate(source_ids, kt.GreedySearch(), **options)
         np.testing.assert_array_equal(target_ids, [expected] * rows)
