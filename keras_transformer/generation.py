@@ -49,7 +49,7 @@ def generate(
     )
     check_padding_last("source_ids", source_ids)
     check_length("source_ids", source_ids, model.max_length)
-    _check_limits(min_length, max_length)
+    check_limits(min_length, max_length)
     _check_search(search, model.vocabulary_size)
     # A copy, as what is compiled is kept and the user's own may change.
     search = search.from_config(search.get_config())
@@ -111,6 +111,30 @@ def score(model, source_ids, target_ids, jit_compile):
     return token_scores, np.sum(token_scores, axis=1)
 
 
+def check_prefix_lengths(lengths, source_lengths, max_length, model, **names):
+    """Checks that prefixes are no longer than their targets may be.
+
+    Args:
+        lengths: Tokens of each prefix.
+        source_lengths: Tokens of each source.
+        max_length: Most tokens of a target, or `None`.
+        model: The `Transformer`.
+        **names: The argument, and what one of the prefixes is called.
+    """
+    [(name, one)] = names.items()
+    for index, (length, source_length) in enumerate(
+        zip(lengths, source_lengths, strict=True)
+    ):
+        limit = max_length or source_length + EXTRA_LENGTH
+        limit = min(limit, model.max_length or limit)
+        if length > limit:
+            raise ValueError(
+                f"`{name}` must not be longer than the target may be. "
+                f"Received: {one} {index} of {length} tokens, max_length="
+                f"{limit}."
+            )
+
+
 def row_counts(most: int) -> list[int]:
     """The numbers of rows that functions are compiled for: `2^n` and `3 2^n`.
 
@@ -126,7 +150,8 @@ def row_counts(most: int) -> list[int]:
     return counts[: bisect.bisect_left(counts, most) + 1]
 
 
-def _check_limits(min_length, max_length):
+def check_limits(min_length, max_length):
+    """Checks the least and the most tokens of targets."""
     check_not_negative(min_length=min_length)
     if max_length is None:
         return
@@ -165,18 +190,11 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
             "`target_prefix_ids` must be without the start token, which the "
             f"model adds. Received: row {row} with id {model.start_token_id}."
         )
-    limits = np.sum(source_ids != PAD_TOKEN_ID, axis=1) + EXTRA_LENGTH
-    if max_length is not None:
-        limits[:] = max_length
-    if model.max_length is not None:
-        limits = np.minimum(limits, model.max_length)
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
-    for row in np.flatnonzero(lengths > limits):
-        raise ValueError(
-            "`target_prefix_ids` must not be longer than the target may be. "
-            f"Received: row {row} of {lengths[row]} tokens, max_length="
-            f"{limits[row]}."
-        )
+    source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
+    check_prefix_lengths(
+        lengths, source_lengths, max_length, model, target_prefix_ids="row"
+    )
     return prefix_ids[:, : np.max(lengths, initial=0)]
 
 

@@ -16,6 +16,8 @@ from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
 from keras_transformer.checks import check_texts
+from keras_transformer.generation import check_limits
+from keras_transformer.generation import check_prefix_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
@@ -137,7 +139,8 @@ class Translator:
     ):
         rows = ended(self.tokenizer.encode(check_texts("texts", texts)))
         self._check_lengths(rows)
-        prefixes = self._prefixes(target_prefix, len(rows))
+        check_limits(min_length, max_length)
+        prefixes = self._prefixes(target_prefix, rows, max_length)
         width = self.search.num_hypotheses
         translations = [[""] * width for _ in rows]
         scores = np.full((len(rows), width), -np.inf, "float32")
@@ -379,17 +382,25 @@ class Translator:
 
         export_ctranslate2(self, folder, overwrite=overwrite)
 
-    def _prefixes(self, target_prefix, num_texts):
+    def _prefixes(self, target_prefix, rows, max_length):
         """The tokens of each prefix, or `None`."""
         if target_prefix is None:
             return None
         prefixes = check_texts("target_prefix", target_prefix)
-        if len(prefixes) != num_texts:
+        if len(prefixes) != len(rows):
             raise ValueError(
                 "`target_prefix` must hold a string for each text. Received: "
-                f"{len(prefixes)} strings for {num_texts} texts."
+                f"{len(prefixes)} strings for {len(rows)} texts."
             )
-        return self.target_tokenizer.encode(prefixes)
+        prefixes = self.target_tokenizer.encode(prefixes)
+        check_prefix_lengths(
+            [len(prefix) for prefix in prefixes],
+            [len(row) for row in rows],
+            max_length,
+            self.model,
+            target_prefix="text",
+        )
+        return prefixes
 
     def _check_lengths(self, rows):
         limit = longest_source(self.model)

@@ -302,6 +302,15 @@ def test_several_hypotheses_are_lists_best_first(translator):
             assert found_scores.tolist() == [0, -np.inf, -np.inf]
 
 
+def test_limits_are_checked_before_anything_is_translated(translator):
+    with pytest.raises(TypeError, match="`max_length` must be an integer"):
+        translator(["the cat"], max_length="9")
+    with pytest.raises(ValueError, match="`max_length` must be at least 1"):
+        translator([], max_length=0)
+    with pytest.raises(ValueError, match="must not be more than `max_length`"):
+        translator(["the cat"], min_length=3, max_length=2)
+
+
 def test_target_prefixes_begin_the_translations(translator):
     texts = ["the cat sees", "the dog", ""]
     translations = translator(
@@ -317,6 +326,14 @@ def test_a_prefix_for_each_text(translator):
         translator(["the cat", "the dog"], target_prefix=["der"])
     with pytest.raises(TypeError, match="`target_prefix` must be a sequence"):
         translator(["the cat", "the dog"], target_prefix="der Hund")
+    # By its place among the texts, not in a batch sorted by length.
+    message = "`target_prefix` must not be longer.* text 2 of .* max_length=2"
+    with pytest.raises(ValueError, match=message):
+        translator(
+            ["the cat", "the cat sees the dog", "a"],
+            target_prefix=["", "", "Katze sieht Hund"],
+            max_length=2,
+        )
 
 
 def test_a_translator_that_is_saved_anew_while_it_is_read(
