@@ -35,6 +35,12 @@ if keras.backend.backend() == "tensorflow":
     )
 
 
+def pytest_collection_modifyitems(items):
+    """Puts the longest test first: it would run alone in the end."""
+    longest = "test_snippets_of_the_readme_run"
+    items.sort(key=lambda item: item.name != longest)
+
+
 @pytest.fixture(autouse=True)
 def seed():
     keras.utils.set_random_seed(20170612)
