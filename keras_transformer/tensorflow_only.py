@@ -63,6 +63,18 @@ def replica_context():
     return context
 
 
+def gather_rows(x, places):
+    """Takes rows `(B, k, ...)` of `(B, M, ...)`, on TensorFlow.
+
+    `ops.take` takes the same ones of each sentence. To count those of all
+    sentences one after another needs sizes, and what has a size that a LiteRT
+    graph computes makes it arrange its memory anew.
+    """
+    import tensorflow as tf
+
+    return tf.gather(x, places, axis=1, batch_dims=1)
+
+
 def halves(numbers):
     """Reads int32 `(...)` as int16 `(..., 2)`, on TensorFlow.
 

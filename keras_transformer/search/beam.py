@@ -14,7 +14,6 @@ from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
-from keras_transformer.search.search import take_places
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
@@ -233,7 +232,7 @@ class BeamSearch(Search):
         order = ops.cast(order, "int32")
 
         def chosen(x):
-            return take_places(
+            return take_rows(
                 ops.reshape(x, (-1, self.width * per_slot)), order
             )
 
@@ -302,7 +301,7 @@ class BeamSearch(Search):
         positions = numbered(ancestry, axis=2)
         return _Candidates(
             scores=ops.where(has_place, scores, IMPOSSIBLE),
-            token_ids=take_places(candidates.token_ids, order),
+            token_ids=take_rows(candidates.token_ids, order),
             target_ids=take_rows(candidates.target_ids, order),
             token_scores=take_rows(candidates.token_scores, order),
             # From now on each is in a slot of its own.

@@ -9,7 +9,7 @@ from keras import ops
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
-from keras_transformer.search.search import take_places
+from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import write_column
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -105,7 +105,7 @@ class _Targets(NamedTuple):
 
 def _log_probabilities(logits, token_ids):
     """Those of tokens `(B, W)`, by the logits `(B, W, V)` of the step."""
-    values = take_places(
+    values = take_rows(
         ops.reshape(logits, (-1, logits.shape[-1])),
         ops.reshape(token_ids, (-1, 1)),
     )

@@ -8,7 +8,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.search import IMPOSSIBLE
-from keras_transformer.search.search import take_places
+from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 
 
@@ -135,7 +135,7 @@ class Sampling(IndependentSearch):
         index = ops.minimum(index, ops.maximum(drawable - 1, 0))
         index = ops.reshape(index, (-1, 1))
         token_ids = ops.reshape(token_ids, (-1, size))
-        return ops.reshape(take_places(token_ids, index), ops.shape(share))
+        return ops.reshape(take_rows(token_ids, index), ops.shape(share))
 
 
 def seeds_of(ids):

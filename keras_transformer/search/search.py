@@ -15,6 +15,7 @@ from keras_transformer.checks import check_token_ids
 from keras_transformer.slices import numbered
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensorflow_only import gather_rows
 
 # Added to the logit of what must not be chosen. Finite, so that sums over a
 # target stay so; far below any real one.
@@ -297,29 +298,21 @@ def top_k(x, k):
     candidates = take_rows(chunks, best)  # (B W, k, CHUNK)
     values, order = ops.top_k(ops.reshape(candidates, (-1, k * CHUNK)), k)
     order = ops.cast(order, "int32")
-    places = take_places(best, order // CHUNK) * CHUNK + order % CHUNK
+    places = take_rows(best, order // CHUNK) * CHUNK + order % CHUNK
     return ops.reshape(values, (*shape, k)), ops.reshape(places, (*shape, k))
 
 
 def take_rows(x, places):
-    """Takes rows `(B, k, T)` of `(B, M, T)` by their places `(B, k)`.
+    """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
 
     As one gather; `ops.take_along_axis` copies the whole of `x` first.
     """
-    _, size, length = ops.shape(x)
-    flat = ops.reshape(x, (-1, length))
-    return ops.take(flat, _flat_places(places, size), axis=0)
-
-
-def take_places(x, places):
-    """Takes numbers `(B, k)` of `(B, M)` by their places `(B, k)`."""
-    flat = ops.reshape(x, (-1,))
-    return ops.take(flat, _flat_places(places, ops.shape(x)[1]))
-
-
-def _flat_places(places, size):
-    rows = numbered(places, axis=0)
-    return places + ops.expand_dims(rows * size, 1)
+    if keras.backend.backend() == "tensorflow":
+        return gather_rows(x, places)
+    size = ops.shape(x)[1]
+    flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
+    first = numbered(places, axis=0) * size
+    return ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
 
 
 def repeat_while(condition, body, state):

@@ -319,13 +319,14 @@ def test_tiny_file_is_little_more_than_its_weights(tmp_path):
     assert float(python(EXPORT_TINY, tmp_path / "tiny.tflite")) < 1.05
 
 
-def test_greedy_loop_allocates_nothing_anew(exported):
+@pytest.mark.parametrize("name", ["bpe", "beam best 2"])
+def test_no_step_allocates_anew(exported, name):
     """No operation in it has a size that an earlier one computes.
 
     LiteRT would arrange the memory of all that follows again, at each step.
     """
     folder, _ = exported
-    content = (folder / "bpe.tflite").read_bytes()
+    content = (folder / f"{name}.tflite").read_bytes()
     file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
     names = {
         number: name
