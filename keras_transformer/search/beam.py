@@ -232,9 +232,7 @@ class BeamSearch(Search):
         order = ops.cast(order, "int32")
 
         def chosen(x):
-            return take_rows(
-                ops.reshape(x, (-1, self.width * per_slot)), order
-            )
+            return take_rows(ops.reshape(x, (-1, self.width * per_slot)), order)
 
         token_ids = chosen(token_ids)
         parents = order // per_slot  # (B, 2 W)
