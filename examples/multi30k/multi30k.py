@@ -32,7 +32,7 @@ import keras_transformer as kt
 TOKENS_PER_BATCH = 4096  # with padding, of the longer side
 BATCHES_PER_UPDATE = 2
 MOST_UPDATES = 8000
-WARMUP_STEPS = 1000
+WARMUP_STEPS = 2000  # updates
 PEAK_LEARNING_RATE = 0.005
 LABEL_SMOOTHING = 0.1
 PATIENCE = 10  # epochs
