@@ -9,8 +9,9 @@ quickstart: $(VENV)/installed
 	$(BIN)/python examples/quickstart/quickstart.py
 
 # A module's tests share what its fixtures make: one process for each module.
+# What they compile runs once, and is not optimised.
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
+	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow

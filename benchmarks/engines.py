@@ -154,9 +154,7 @@ class LiteRT(Graph):
             search = search_of(name)
 
             def decoded(source_ids, lengths):
-                decode = Decode(
-                    self.model, search, capacity=tf.reduce_max(lengths)
-                )
+                decode = Decode(self.model, search)
                 found = decode.in_segments(forced(source_ids, lengths))
                 return {"target_ids": found.target_ids}
 

@@ -96,7 +96,7 @@ class Decode:
             if capacity is None:
                 capacity = length + EXTRA_LENGTH
         elif capacity is None:
-            capacity = ops.max(max_lengths, initial=0)
+            capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
         max_lengths = ops.minimum(max_lengths, capacity)
         if self.model.max_length is not None:
             max_lengths = ops.minimum(max_lengths, self.model.max_length)

@@ -111,17 +111,16 @@ def score(model, source_ids, target_ids, jit_compile):
     return token_scores, np.sum(token_scores, axis=1)
 
 
-def check_prefix_lengths(lengths, source_lengths, max_length, model, **names):
+def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
     """Checks that prefixes are no longer than their targets may be.
 
     Args:
+        name: The argument.
         lengths: Tokens of each prefix.
         source_lengths: Tokens of each source.
         max_length: Most tokens of a target, or `None`.
         model: The `Transformer`.
-        **names: The argument, and what one of the prefixes is called.
     """
-    [(name, one)] = names.items()
     for index, (length, source_length) in enumerate(
         zip(lengths, source_lengths, strict=True)
     ):
@@ -130,7 +129,7 @@ def check_prefix_lengths(lengths, source_lengths, max_length, model, **names):
         if length > limit:
             raise ValueError(
                 f"`{name}` must not be longer than the target may be. "
-                f"Received: {one} {index} of {length} tokens, max_length="
+                f"Received: {name}[{index}] of {length} tokens, max_length="
                 f"{limit}."
             )
 
@@ -193,7 +192,7 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
     check_prefix_lengths(
-        lengths, source_lengths, max_length, model, target_prefix_ids="row"
+        "target_prefix_ids", lengths, source_lengths, max_length, model
     )
     return prefix_ids[:, : np.max(lengths, initial=0)]
 

@@ -393,12 +393,16 @@ class Translator:
                 f"{len(prefixes)} strings for {len(rows)} texts."
             )
         prefixes = self.target_tokenizer.encode(prefixes)
+        # Empty text stays empty, whatever its prefix.
         check_prefix_lengths(
-            [len(prefix) for prefix in prefixes],
+            "target_prefix",
+            [
+                len(prefix) if row else 0
+                for prefix, row in zip(prefixes, rows, strict=True)
+            ],
             [len(row) for row in rows],
             max_length,
             self.model,
-            target_prefix="text",
         )
         return prefixes
 

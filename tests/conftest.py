@@ -9,8 +9,6 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
 # TF32 off, where a GPU has it.
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
-# What is compiled runs a few times: optimising it costs more than it saves.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import hypothesis
 import keras
@@ -26,13 +24,21 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tests")
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
 
-    # Likewise with graphs; those of other processes are rewritten as ever.
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": True}
-    )
+def pytest_configure(config):
+    """Leaves graphs as they are traced in the quick tests.
+
+    They run a few times: to rewrite them takes longer than it saves.
+    """
+    if (
+        config.option.markexpr == "not slow"
+        and keras.backend.backend() == "tensorflow"
+    ):
+        import tensorflow as tf
+
+        tf.config.optimizer.set_experimental_options(
+            {"disable_meta_optimizer": True}
+        )
 
 
 def pytest_collection_modifyitems(items):

@@ -19,6 +19,9 @@ from keras_transformer.slices import without_xla
 from keras_transformer.tensorflow_only import jit
 from keras_transformer.translator import longest_source
 
+TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
+SOURCE_IDS_SPEC = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+
 
 def export_saved_model(translator, path, overwrite: bool = False):
     """Writes a SavedModel whose graph holds text processing and search.
@@ -78,10 +81,6 @@ def export_saved_model(translator, path, overwrite: bool = False):
         write_warmup_requests(translator, folder)
 
 
-TEXT = tf.TensorSpec([None], tf.string, name="text")
-SOURCE_IDS = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-
-
 class TranslationGraph(tf.Module):
     """The functions an exported graph consists of, strings to strings.
 
@@ -96,23 +95,23 @@ class TranslationGraph(tf.Module):
         self.source_tokenizer = translator.tokenizer.tensor_tokenizer()
         self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer()
 
-    @tf.function(input_signature=[TEXT], autograph=False)
+    @tf.function(input_signature=[TEXT_SPEC], autograph=False)
     def translate_text(self, text):
         """Translates strings `(B,)`."""
         return self._translate_text(text, self.translate_ids)
 
-    @tf.function(input_signature=[TEXT], autograph=False)
+    @tf.function(input_signature=[TEXT_SPEC], autograph=False)
     def translate_text_compiled(self, text):
         """Translates strings `(B,)`, the search compiled."""
         return self._translate_text(text, self.translate_ids_compiled)
 
-    @tf.function(input_signature=[SOURCE_IDS], autograph=False)
+    @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
         with without_xla():
             return self._translate_ids(source_ids, self._search)
 
-    @tf.function(input_signature=[SOURCE_IDS], autograph=False)
+    @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
     def translate_ids_compiled(self, source_ids):
         """Translates ids `(B, S)`, the search compiled."""
 

@@ -483,7 +483,7 @@ def test_prefixes_must_fit():
     model = make_model()
     message = (
         "`target_prefix_ids` must not be longer than the target may be. "
-        "Received: row 1 of 3 tokens, max_length=2."
+        "Received: target_prefix_ids[1] of 3 tokens, max_length=2."
     )
     sources, prefixes = [[4, 3], [5, 3]], [[4, 0, 0], [4, 5, 6]]
     with raises(ValueError, message):

@@ -15,6 +15,7 @@ import keras_transformer as kt
 from keras_transformer.search import Problem
 from keras_transformer.search import log_normalizer
 from keras_transformer.search import sampling
+from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 
 from .compiled import loops_in_python
@@ -656,6 +657,15 @@ def test_largest_by_chunks_are_the_largest(size, k):
     np.testing.assert_array_equal(
         values, np.take_along_axis(x, expected, axis=-1)
     )
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (2, 5, 7)])
+def test_rows_of_each_sentence_are_taken_by_their_places(shape):
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    places = np.array([[4, 0, 4], [1, 2, 0]], "int32")
+    found = ops.convert_to_numpy(take_rows(ops.array(x), ops.array(places)))
+    expected = [row[chosen] for row, chosen in zip(x, places, strict=True)]
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_log_normalizer_makes_probabilities():

@@ -264,12 +264,15 @@ def test_a_search_is_traced_once_for_sources_of_any_size(monkeypatch):
     assert len(traced) == 2
 
 
-def test_search_may_be_changed_after_use():
+@pytest.mark.parametrize(
+    "jit_compile", [None, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_search_may_be_changed_after_use(jit_compile):
     model, search = make_small(), kt.GreedySearch()
-    options = {"min_length": 5, "max_length": 5}
+    options = {"min_length": 5, "max_length": 5, "jit_compile": jit_compile}
     (expected,), _ = model.generate([[5, 6, END]], search, **options)
     search.forbidden_token_ids = tuple(expected.tolist())
-    for rows in (1, 2):  # JAX traces it anew
+    for rows in (1, 2):  # XLA compiles it anew
         source_ids = [[5, 6, END]] * rows
         target_ids, _ = model.generate(source_ids, kt.GreedySearch(), **options)
         np.testing.assert_array_equal(target_ids, [expected] * rows)

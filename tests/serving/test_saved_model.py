@@ -269,7 +269,7 @@ def test_a_call_of_any_size_is_decoded_in_batches(exported):
 
     graph._search = recorded
     texts = (TEXTS + ["the fox sees the hen " * 40, ""]) * 40
-    found = tf.function(graph.translate_text)(tf.constant(texts))
+    found = graph.translate_text(tf.constant(texts))
     assert [x.decode() for x in found["translation"].numpy()] == (
         translator(texts)
     )
