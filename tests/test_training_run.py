@@ -636,14 +636,21 @@ def in_process(folder, text, settings, moment=None):
 
 
 @pytest.mark.slow
-def test_killed_training_comes_to_the_same(text, tmp_path):
-    settings = {
-        "epochs": 3,
-        "average_decay": 0.9,
-        "accumulate": 2,
-        "dtype": "mixed_float16",
-        "save_every": 2,
-    }
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"average_last": 2, "save_every": 5},
+        {
+            "average_decay": 0.9,
+            "accumulate": 2,
+            "dtype": "mixed_float16",
+            "save_every": 2,
+        },
+    ],
+    ids=["last", "decay, accumulated"],
+)
+def test_killed_training_comes_to_the_same(text, tmp_path, settings):
+    settings = {**settings, "epochs": 3}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     code, errors = in_process(whole, text, settings)
     assert code == 0, errors

@@ -132,6 +132,15 @@ def test_cached_logits_are_near_uncached_logits_in_half_precision(policy):
 # The whole target.
 
 
+@each_model
+def test_targets_equal_those_of_a_naive_search(options):
+    model = kt.Transformer(V, **SIZES, **options)
+    target_ids, scores = model.generate(SOURCE_IDS, max_length=T)
+    expected_ids, expected_scores = naive_greedy(model, SOURCE_IDS, T)
+    np.testing.assert_array_equal(target_ids, trimmed(expected_ids))
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-4)
+
+
 @pytest.mark.parametrize("min_length", [0, 6])
 def test_trained_model_equals_a_naive_search(copying_model, min_length):
     target_ids, scores = copying_model.generate(
@@ -449,9 +458,10 @@ def test_a_wider_beam_finds_no_worse_a_copy(copying_model):
         copying_model.generate(
             SOURCE_IDS, search=kt.BeamSearch(width, length_penalty=0.0)
         )[1]
-        for width in (1, 64)
+        for width in (1, 4, 64)
     ]
     assert (scores[1] >= scores[0] - 1e-4).all()
+    assert (scores[2] >= scores[1] - 1e-4).all()
 
 
 def test_best_hypotheses_are_sorted_and_distinct(copying_model):

@@ -64,10 +64,11 @@ def test_threads_get_the_serial_answers(small, tmp_path):
 
 @pytest.mark.slow
 def test_a_translator_is_exported_first(small, tmp_path):
-    _, engines, _ = run(small, tmp_path, small.folder, 3)
+    # Seconds enough for a machine whose other core is busy.
+    _, engines, _ = run(small, tmp_path, small.folder, 10)
     assert list(engines) == ["saved-model", "litert"]
     for measured in engines.values():
-        assert measured["calls"] > 0
+        assert measured["calls"] > 2
         assert measured["errors"] == []
         assert measured["different"] == 0
 

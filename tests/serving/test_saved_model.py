@@ -102,6 +102,8 @@ def tokenizer(lines, **options):
 
 
 def make_tokenizers(kind):
+    if kind == "shared unigram":
+        return [tokenizer(ENGLISH + GERMAN, vocabulary_size=32)]
     if kind == "two unigram":
         return [
             tokenizer(ENGLISH, vocabulary_size=20),
@@ -115,7 +117,7 @@ def make_tokenizers(kind):
     ]
 
 
-KINDS = ["two unigram", "two bpe"]
+KINDS = ["shared unigram", "two unigram", "two bpe"]
 
 
 def make_translator(kind):
@@ -127,7 +129,7 @@ def make_translator(kind):
         num_heads=2,
         hidden_dim=16,
         intermediate_dim=32,
-        tie_output=kind == "two unigram",
+        tie_output=kind == "shared unigram",
     )
     # A random model that prefers some token clearly.
     for variable in model.trainable_variables:
@@ -160,7 +162,7 @@ def exported(tmp_path_factory):
     for kind in KINDS:
         path = folder / kind / "1"
         translator = make_translator(kind)
-        if kind == "two unigram":  # as after training
+        if kind == "shared unigram":  # as after training
             translator.model.compile("adam", "mse", jit_compile=False)
             translator.model.optimizer.build(translator.model.variables)
         translator.export_saved_model(path)
@@ -238,7 +240,7 @@ def test_ids_are_translated_as_by_the_model(exported, fresh, kind):
 
 @pytest.mark.slow
 def test_compiled_signatures_say_the_same(exported):
-    translator, path = exported["two unigram"]
+    translator, path = exported["shared unigram"]
     signatures = tf.saved_model.load(str(path)).signatures
     for text, ids in (
         ("serving_default", "translate_ids"),
@@ -258,7 +260,7 @@ def test_compiled_signatures_say_the_same(exported):
 
 
 def test_a_call_of_any_size_is_decoded_in_batches(exported):
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["shared unigram"]
     graph = TranslationGraph(translator)
     sizes = []
     search = graph._search
@@ -320,7 +322,7 @@ def test_export_holds_the_weights_of_the_model_alone(exported, kind):
 
 @pytest.mark.slow
 def test_saved_model_cli_translates(exported, tmp_path):
-    translator, path = exported["two unigram"]
+    translator, path = exported["shared unigram"]
     texts = ["the cat sees the dog", "", "fox 😀"]
     # The command itself does not load the operations on text.
     command = (
@@ -346,7 +348,7 @@ def test_saved_model_cli_translates(exported, tmp_path):
 
 
 def test_folder_of_an_export_is_refused_and_untouched(exported):
-    translator, path = exported["two unigram"]
+    translator, path = exported["shared unigram"]
     before = files_in(path)
     message = "exists already, and nothing in it was touched.*overwrite=True"
     with pytest.raises(FileExistsError, match=message):
@@ -357,7 +359,7 @@ def test_folder_of_an_export_is_refused_and_untouched(exported):
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_is_no_export_is_refused_and_untouched(exported, tmp_path, kind):
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["shared unigram"]
     path = tmp_path / "notes"
     precious = path
     if kind == "folder":
@@ -398,7 +400,7 @@ def interrupt(monkeypatch, path, error):
 def test_export_that_fails_leaves_nothing(
     exported, tmp_path, monkeypatch, error
 ):
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["shared unigram"]
     path = tmp_path / "en-de" / "1"
     found = interrupt(monkeypatch, path, error)
     with pytest.raises(type(error)):
@@ -408,7 +410,7 @@ def test_export_that_fails_leaves_nothing(
 
 
 def test_export_that_fails_leaves_the_old_one(exported, tmp_path, monkeypatch):
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["shared unigram"]
     path = tmp_path / "1"
     (path / "variables").mkdir(parents=True)
     (path / "saved_model.pb").write_text("old")
@@ -504,7 +506,7 @@ def test_other_backend_is_refused_before_anything_is_written(
 
 
 def test_text_without_end_is_refused_before_it_is_computed(exported):
-    translator, path = exported["two unigram"]
+    translator, path = exported["shared unigram"]
     signatures = tf.saved_model.load(str(path)).signatures
     text = "the cat sees the dog " * 50_000  # 1 MB
     message = "must not be longer than 4096 tokens"
