@@ -10,24 +10,26 @@ from collections.abc import Callable
 def write_file(path, content: bytes | Callable):
     """Writes a file beside its place, then renames it there.
 
+    A link stays one, and what is no file, such as a terminal or a pipe, is
+    written to.
+
     Args:
         path: The file.
         content: Its bytes; or a function that writes them to the path that it
             is called with.
     """
-    path = os.fspath(path)
-    folder = os.path.dirname(os.path.abspath(path))
+    path = os.path.realpath(path)
+    if _is_special(path):
+        _fill(path, content)
+        return
+    folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(
         prefix=f".{os.path.basename(path)}.", dir=folder
     )
     os.close(descriptor)
     try:
-        if callable(content):
-            content(partial)
-        else:
-            with open(partial, "wb") as file:
-                file.write(content)
+        _fill(partial, content)
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
         os.chmod(partial, 0o666 & ~_umask())
@@ -107,13 +109,29 @@ def check_file_to_write(path, overwrite: bool = False):
 
     Before hours of work, rather than after.
     """
+    path = os.path.realpath(path)
+    if _is_special(path):
+        return
     check_absent(path, overwrite)
-    path = os.path.abspath(os.fspath(path))
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
     parent = os.path.dirname(path)
     if os.path.exists(parent) and not os.access(parent, os.W_OK):
         raise PermissionError(f"No file may be written in {parent!r}.")
+
+
+def _fill(path, content):
+    if callable(content):
+        content(path)
+        return
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def _is_special(path):
+    """Whether a device or a pipe is at the path, which is not replaced."""
+    is_usual = os.path.isfile(path) or os.path.isdir(path)
+    return os.path.exists(path) and not is_usual
 
 
 def _umask():

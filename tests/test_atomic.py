@@ -1,0 +1,54 @@
+"""Where files are written: beside their place, through links, into pipes."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import write_file
+
+
+def test_a_link_stays_one(tmp_path):
+    file, link = tmp_path / "there" / "file", tmp_path / "link"
+    file.parent.mkdir()
+    file.write_bytes(b"old")
+    link.symlink_to(file)
+    write_file(link, b"new")
+    assert link.is_symlink()
+    assert file.read_bytes() == b"new"
+    assert os.listdir(file.parent) == ["file"]
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+def test_a_pipe_is_written_to(tmp_path, as_function):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(
+        target=lambda: read.append(pipe.read_bytes()), daemon=True
+    )
+    reader.start()
+
+    def write(path):
+        with open(path, "wb") as file:
+            file.write(b"content")
+
+    check_file_to_write(pipe)
+    write_file(pipe, write if as_function else b"content")
+    reader.join(timeout=30)
+    assert read == [b"content"]
+    assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_file_is_replaced_only_when_asked(tmp_path):
+    path = tmp_path / "file"
+    check_file_to_write(path)
+    path.touch()
+    with pytest.raises(FileExistsError, match="file' exists already"):
+        check_file_to_write(path)
+    check_file_to_write(path, overwrite=True)
+    with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
+        check_file_to_write(tmp_path, overwrite=True)
