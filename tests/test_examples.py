@@ -304,6 +304,28 @@ def test_wmt14_refuses_files_that_drifted_apart(wmt14, tmp_path, capsys):
     assert "as many lines as each other" in error and error.count("\n") == 1
 
 
+def test_wmt14_goes_on_with_the_same_text_only(
+    wmt14, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(wmt14, "command", lambda *a: "BLEU 0\n")
+    monkeypatch.setattr(wmt14, "count_batches", lambda *a: 22_000)
+    files = [tmp_path / "en", tmp_path / "de"]
+    write_pairs(files, [("a b", "c d")] * 3)
+    names = [str(path) for path in files]
+    arguments = ["base", "--output", str(tmp_path / "out"), "--train", *names]
+    arguments += ["--validation", *names, "--test", *names]
+    for _ in range(2):
+        wmt14.main(arguments)
+        assert "3 of 3 pairs" in capsys.readouterr().err
+    write_pairs(files, [("a b", "c d")] * 4)
+    with pytest.raises(SystemExit) as stopped:
+        wmt14.main(arguments)
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "`--train` must be the text that" in error
+    assert error.count("\n") == 1
+
+
 @pytest.fixture
 def commands(wmt14, monkeypatch):
     """The commands of the example, which it then does not run."""

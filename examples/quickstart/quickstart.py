@@ -142,12 +142,17 @@ def elsewhere_program():
 
 def translate_elsewhere(folder, texts):
     """Translates in a process that knows tensorflow only."""
-    return subprocess.run(
+    process = subprocess.run(
         [sys.executable, elsewhere_program(), str(folder), *texts],
-        check=True,
         capture_output=True,
         text=True,
-    ).stdout.splitlines()
+        # This process has the memory of a GPU.
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    if process.returncode:
+        print(process.stderr, file=sys.stderr)
+        process.check_returncode()
+    return process.stdout.splitlines()
 
 
 def main():

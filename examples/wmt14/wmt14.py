@@ -11,6 +11,7 @@ test set with the mean of the last checkpoints.
 """
 
 import argparse
+import hashlib
 import itertools
 import shlex
 import signal
@@ -111,10 +112,16 @@ def command(*arguments):
 
 
 def count_batches(translator, files, sizes):
-    """Batches of an epoch, with the vocabulary of the translator."""
-    import keras_transformer as kt  # here, as it takes seconds
+    """Batches of an epoch, with the vocabulary of the translator.
 
-    tokenizer = kt.Translator.load(translator).tokenizer
+    The model is left alone: it would take the GPU from the training to come.
+    """
+    import tensorflow as tf  # here, as it takes seconds
+
+    import keras_transformer as kt
+
+    tf.config.set_visible_devices([], "GPU")
+    tokenizer = kt.Tokenizer.load(translator / "training" / "tokenizer.model")
     return len(kt.translation_dataset(*map(str, files), tokenizer, **sizes))
 
 
@@ -156,6 +163,12 @@ def train(folder, files, options):
     return settings["output"]
 
 
+def digest(path):
+    """The SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write(path, text):
     """Writes a file, whole or not at all."""
     partial = path.with_suffix(".partial")
@@ -168,13 +181,20 @@ def run(options):
     folder = options.output / ("dry-run" if options.dry_run else "run")
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "train.source", folder / "train.target"]
-    if not (folder / "cleaned.txt").exists():
+    cleaned = folder / "cleaned.txt"
+    digests = " ".join(map(digest, options.train))
+    if not cleaned.exists():
         most = DRY_LINES if options.dry_run else None
         read, kept = clean(options.train, files, most)
         names = " and ".join(map(str, options.train))
-        report = f"{kept:,} of {read:,} pairs of {names} kept\n"
-        write(folder / "cleaned.txt", report)
-    print((folder / "cleaned.txt").read_text(), end="", file=sys.stderr)
+        write(cleaned, f"{kept:,} of {read:,} pairs of {names} kept\n{digests}")
+    report, begun_with = cleaned.read_text(encoding="utf-8").splitlines()
+    if begun_with != digests:
+        raise ValueError(
+            f"`--train` must be the text that {folder} began with. Received: "
+            "other text. Name another `--output`."
+        )
+    print(report, file=sys.stderr)
     test = options.test
     if options.dry_run:
         test = [folder / "test.source", folder / "test.target"]
