@@ -25,14 +25,19 @@ class Functions:
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
         """
-        key = (key, tuple(inputs), jit_compile)
+        # Layers that are quantised have others.
+        weights = tuple(map(id, self.model.weights))
+        key = (key, weights, tuple(inputs), jit_compile)
         if key not in self.compiled:
             self.compiled[key] = self._compiled(function, inputs, jit_compile)
         return self.compiled[key](inputs)
 
     def _compiled(self, function, inputs, jit_compile):
-        if keras.backend.backend() == "tensorflow" and not jit_compile:
+        backend = keras.backend.backend()
+        if backend == "tensorflow" and not jit_compile:
             return graph(lambda inputs: function(self.model, inputs), inputs)
+        if backend == "jax" and jit_compile:
+            return _jitted(self.model, function)
         compiled = _Function(self.model, function)
         compiled.compile(jit_compile=jit_compile)
         return compiled.predict_on_batch
@@ -49,3 +54,25 @@ class _Function(keras.Model):
 
     def call(self, inputs):
         return self.function(self.model, inputs)
+
+
+def _jitted(model, function):
+    """Compiles with JAX, which leaves the weights where they are.
+
+    Keras would hand their memory over to each call, and take it back after
+    it: no other thread could use the model in the meantime.
+    """
+    import jax
+
+    @jax.jit
+    def compiled(values, inputs):
+        state = zip(model.weights, values, strict=True)
+        with keras.StatelessScope(state_mapping=state):
+            return function(model, inputs)
+
+    def run(inputs):
+        model.jax_state_sync()  # where `fit` has the weights, in a callback
+        outputs = compiled([w.value for w in model.weights], inputs)
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+
+    return run

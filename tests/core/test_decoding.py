@@ -1,5 +1,7 @@
 """Decoding token by token equals decoding the whole, however it is run."""
 
+import concurrent.futures
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from keras import ops
 
 import keras_transformer as kt
 
+from .compiled import COMPILE
 from .copying import END
 from .copying import START
 from .layers import D
@@ -496,3 +499,51 @@ def test_copies_score_higher_than_other_targets(copying_model):
     _, copies = copying_model.score(SOURCE_IDS, SOURCE_IDS)
     _, others = copying_model.score(SOURCE_IDS, SOURCE_IDS[::-1])
     assert (copies > others + 1).all()
+
+
+# Beside other work with the same model.
+
+
+def test_threads_generate_at_once(copying_model):
+    _, expected = copying_model.generate(SOURCE_IDS, max_length=LENGTH)
+
+    def generate(_):
+        return copying_model.generate(SOURCE_IDS, max_length=LENGTH)[1]
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for scores in pool.map(generate, range(24)):
+            np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+def test_weights_stay_where_they_are(copying_model):
+    """Whoever holds a weight's array still has it after a call."""
+    held = [weight.value for weight in copying_model.weights]
+    before = [np.array(ops.convert_to_numpy(x)) for x in held]
+    copying_model.generate(SOURCE_IDS, max_length=LENGTH)
+    copying_model.score(SOURCE_IDS, SOURCE_IDS)
+    for array, expected in zip(held, before, strict=True):
+        np.testing.assert_array_equal(ops.convert_to_numpy(array), expected)
+
+
+def test_callback_generates_in_the_middle_of_an_epoch():
+    model = kt.Transformer(V, **SIZES, dropout=0.0)
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(0.1), **COMPILE)
+    scores = []
+    model.fit(
+        {"source_ids": SOURCE_IDS, "target_ids": SOURCE_IDS},
+        SOURCE_IDS,
+        batch_size=2,
+        epochs=2,
+        callbacks=[
+            keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: scores.append(
+                    model.score(SOURCE_IDS, SOURCE_IDS)[1].sum()
+                )
+            )
+        ],
+        verbose=0,
+    )
+    assert len(set(scores)) == 4  # each update is seen
+    np.testing.assert_allclose(
+        scores[-1], model.score(SOURCE_IDS, SOURCE_IDS)[1].sum(), rtol=1e-6
+    )
