@@ -22,7 +22,7 @@ def named_weights(model) -> dict[str, np.ndarray]:
                 f"told apart. Received: {name} twice."
             )
         array = ops.convert_to_numpy(variable)
-        weights[name] = np.ascontiguousarray(array)
+        weights[name] = np.asarray(array, order="C")
     return weights
 
 
@@ -34,15 +34,24 @@ def assign_weights(model, path):
         ValueError: If the file is damaged, or its weights are not the
             model's; the message names the first that differs.
     """
+    assign_named_weights(model, read_weights(path), repr(path))
+
+
+def read_weights(path) -> dict[str, np.ndarray]:
+    """Reads `named_weights` from a safetensors file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged.
+    """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"The weights are missing: no file {path!r}.")
     try:
-        values = safetensors.numpy.load_file(path)
+        return safetensors.numpy.load_file(path)
     except safetensors.SafetensorError as error:
         raise ValueError(
             f"The weights are damaged. Received: {path!r}: {error}."
         ) from error
-    assign_named_weights(model, values, repr(path))
 
 
 def assign_named_weights(model, values: dict, origin: str):

@@ -254,3 +254,21 @@ def test_examples(tmp_path, monkeypatch):
         module, extraglobs={"keras": keras, "keras_transformer": kt}
     )
     assert results.attempted and not results.failed
+
+
+def test_a_weight_may_be_a_number(tmp_path):
+    def make():
+        count = keras.layers.Normalization(name="count")
+        count.build((None, 3))  # has a `count` without axes
+        model = keras.Sequential([keras.Input((3,)), count])
+        model.compile("sgd", "mse")
+        return model
+
+    model, again = make(), make()
+    for number, weight in enumerate(model.weights):
+        weight.assign(keras.ops.full(weight.shape, number + 1, weight.dtype))
+    assert any(weight.shape == () for weight in model.weights)
+    kt.Checkpoint.of(model, 1).write(tmp_path)
+    kt.Checkpoint.newest(tmp_path).assign(again)
+    for found, expected in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(found, expected)
