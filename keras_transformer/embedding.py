@@ -87,7 +87,7 @@ class TokenEmbedding(keras.layers.Layer):
             if training:
                 keep_product(logits, inputs, embeddings)
             return logits
-        if not _are_ids(inputs):
+        if not are_ids(inputs):
             raise TypeError(
                 "`inputs` must be integers, unless `reverse=True`. Received: "
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
@@ -101,7 +101,7 @@ class TokenEmbedding(keras.layers.Layer):
         return ops.take(self.embeddings, ids, axis=0)
 
     def compute_mask(self, inputs, previous_mask=None):
-        if not _are_ids(inputs):  # vectors, on their way to logits
+        if not are_ids(inputs):  # vectors, on their way to logits
             return previous_mask
         return padding_mask(inputs) if self.mask_zero else None
 
@@ -114,5 +114,8 @@ class TokenEmbedding(keras.layers.Layer):
         }
 
 
-def _are_ids(inputs):
-    return "int" in keras.backend.standardize_dtype(inputs.dtype)
+def are_ids(x):
+    """Whether it is an array or tensor of integers."""
+    if not hasattr(x, "dtype"):
+        return False
+    return "int" in keras.backend.standardize_dtype(x.dtype)

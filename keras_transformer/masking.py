@@ -10,6 +10,22 @@ def padding_mask(ids):
     return ops.not_equal(ids, PAD_TOKEN_ID)
 
 
+def token_weights(labels, sample_weight=None):
+    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
+    weights = ops.cast(padding_mask(labels), "float32")  # (B, T)
+    if sample_weight is None:
+        return weights
+    return weights * weights_of_tokens(sample_weight, labels)
+
+
+def weights_of_tokens(sample_weight, labels):
+    """Gives weights `(B, T)`, of sentences `(B,)` to each of their tokens."""
+    # Not by the number of axes, which TensorFlow may not know.
+    weights = ops.cast(sample_weight, "float32")
+    weights = ops.reshape(weights, (ops.shape(labels)[0], -1))
+    return ops.broadcast_to(weights, ops.shape(labels))
+
+
 def causal_mask(target_length, source_length=None):
     """Lets a query attend keys up to its own position, `(1, T, S)` bool."""
     source_length = target_length if source_length is None else source_length

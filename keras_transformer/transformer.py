@@ -15,10 +15,12 @@ from keras_transformer.decoding import Decode
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
+from keras_transformer.embedding import are_ids
 from keras_transformer.encoder import Encoder
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
 from keras_transformer.masking import padding_mask
+from keras_transformer.masking import token_weights
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.product import offered_product
@@ -259,6 +261,7 @@ class Transformer(keras.Model):
                 **common,
             )
         self._functions = Functions(self)
+        self._is_quantized = False
         self.build()
 
     @property
@@ -316,6 +319,15 @@ class Transformer(keras.Model):
             self.output_projection.build(vectors_shape)
         super().build(inputs_shape)
 
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict):
+            # Before Keras rounds what are no integers to half precision.
+            inputs = {
+                name: x if are_ids(x) else ops.cast(x, "int32")
+                for name, x in inputs.items()
+            }
+        return super().__call__(inputs, *args, **kwargs)
+
     def call(self, inputs, training=None):
         _check_keys("inputs", inputs)
         source_ids = ops.cast(inputs["source_ids"], "int32")
@@ -334,11 +346,13 @@ class Transformer(keras.Model):
         sample_weight=None,
         training=True,
     ):
-        """As `keras.Model.compute_loss`.
+        """As `keras.Model.compute_loss`, where padded labels weigh nothing.
 
         In training the loss may have gradients of the weights, but none of
         `y_pred` itself; call the loss for that.
         """
+        if are_ids(y):
+            sample_weight = token_weights(y, sample_weight)
         arguments = x, y, y_pred, sample_weight, training
         # XLA makes one pass over memory of what is computed with the logits.
         if not training or self.jit_compile:
@@ -568,8 +582,10 @@ class Transformer(keras.Model):
         Arrays are checked whole, a `tf.data.Dataset` by its first batch, for
         training and for validation: an id outside the vocabulary is a
         `ValueError`. In a later batch, or a dataset that `tf.distribute` has
-        distributed, TensorFlow finds it on a CPU; compiled with XLA or on
-        another device, nothing does.
+        distributed, TensorFlow finds one on a CPU that is too large, and none
+        that is negative; compiled with XLA or on another device, nothing does.
+        The look begins a dataset once more than training does: what it reads
+        must not be used up by that.
         """
         self._check_data(x, y)
         self._check_data(*_x_and_y(kwargs.get("validation_data")))
@@ -577,7 +593,27 @@ class Transformer(keras.Model):
             kwargs.setdefault("shuffle", False)
         return super().fit(x, y, *args, **kwargs)
 
+    def quantize(self, *args, **kwargs):
+        """As `keras.Model.quantize`, to use in this process.
+
+        Keras could not read the model again, so that it is not saved: call
+        `Translator.export_litert(quantization="int8")` for a file.
+        """
+        super().quantize(*args, **kwargs)
+        self._is_quantized = True
+
     def get_config(self):
+        """Returns the arguments.
+
+        Raises:
+            ValueError: If the model is quantised, which they do not say.
+        """
+        if self._is_quantized:
+            raise ValueError(
+                "A quantised model cannot be saved or made anew. Save it "
+                "before `quantize`, or write a file with "
+                "`Translator.export_litert(quantization='int8')`."
+            )
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,

@@ -4,7 +4,8 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_share
-from keras_transformer.masking import padding_mask
+from keras_transformer.masking import token_weights
+from keras_transformer.masking import weights_of_tokens
 from keras_transformer.product import product_of
 from keras_transformer.tensorflow_only import replica_context
 
@@ -23,8 +24,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     The default reduction is the exact mean over real tokens: padding has
     weight 0, either by the `sample_weight` that `translation_dataset` gives
-    or by the mask that `Transformer` puts on its logits. Under a
-    `tf.distribute` strategy it is the mean over those of all devices.
+    or in `Transformer`, which masks its logits and weighs its labels. Under
+    a `tf.distribute` strategy it is the mean over those of all devices.
 
     Args:
         label_smoothing: Share `e` of the label to spread, in `[0, 1)`;
@@ -35,7 +36,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     Call arguments:
         y_true: Int tensor `(B, T)`, the ids that follow each position.
         y_pred: Float tensor `(B, T, V)`, logits.
-        sample_weight: Float tensor `(B, T)`, 0 at padding.
+        sample_weight: Float tensor `(B, T)`, 0 at padding; or `(B,)`, of
+            sentences.
 
     Returns:
         Scalar float32 tensor, in nats per target token.
@@ -62,6 +64,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         self.label_smoothing = label_smoothing
 
     def __call__(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None:
+            sample_weight = weights_of_tokens(sample_weight, y_true)
         loss = super().__call__(y_true, y_pred, sample_weight)
         replicas = replica_context()
         if replicas is None or self.reduction != "mean_with_sample_weight":
@@ -218,17 +222,6 @@ def logits_of(ids, logits):
     """Picks the logits `(B, T)` of ids `(B, T)` out of `(B, T, V)`."""
     ids = ops.expand_dims(ops.cast(ids, "int32"), -1)
     return ops.squeeze(ops.take_along_axis(logits, ids, axis=-1), -1)
-
-
-def token_weights(y_true, sample_weight=None):
-    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
-    weights = ops.cast(padding_mask(y_true), "float32")  # (B, T)
-    if sample_weight is None:
-        return weights
-    sample_weight = ops.cast(sample_weight, "float32")
-    if len(sample_weight.shape) == 1:  # a weight for each sentence
-        sample_weight = ops.expand_dims(sample_weight, 1)
-    return weights * sample_weight
 
 
 def _log_normalizer(logits, probabilities, label_logits, label_probabilities):

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.masking import token_weights
 from keras_transformer.training.loss import smoothed_crossentropy
-from keras_transformer.training.loss import token_weights
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

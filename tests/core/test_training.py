@@ -377,6 +377,44 @@ def test_mask_of_the_model_equals_weights(copying_model):
     np.testing.assert_allclose(masked["loss"], mean, rtol=1e-4)
 
 
+def test_label_of_padding_weighs_nothing_where_its_input_is_a_token(
+    copying_model,
+):
+    """As where inputs and labels are slices of one array: end, padding."""
+    inputs, labels = copy_task(64)
+    targets = np.concatenate(
+        [inputs["target_ids"][:, :1], labels], axis=1
+    )  # start, tokens, end, padding
+    inputs = {**inputs, "target_ids": targets[:, :-1]}
+    assert ((labels == 0) & (inputs["target_ids"] != 0)).any()
+    options = {"verbose": 0, "return_dict": True, "batch_size": 64}
+    weights = (labels != 0).astype("float32")
+    expected = copying_model.evaluate(
+        inputs, labels, sample_weight=weights, **options
+    )
+    found = copying_model.evaluate(inputs, labels, **options)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    sentences = np.arange(64) % 3
+    expected = copying_model.evaluate(
+        inputs, labels, sample_weight=weights * sentences[:, None], **options
+    )
+    found = copying_model.evaluate(
+        inputs, labels, sample_weight=sentences.astype("float32"), **options
+    )
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+
+
+def test_weights_of_sentences_are_those_of_their_tokens():
+    labels = np.array([[3, 1], [2, 4]], "int32")  # as many as tokens
+    logits = np.random.default_rng(3).normal(size=(2, 2, 5)).astype("float32")
+    loss = kt.LabelSmoothedCrossentropy(0.1)
+    found = loss(labels, logits, sample_weight=np.array([1.0, 0.0]))
+    expected = loss(labels[:1], logits[:1])
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
+
+
 def test_compiled_model_can_be_saved(copying_model, tmp_path):
     copying_model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")

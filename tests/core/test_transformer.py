@@ -48,6 +48,36 @@ TABLE_3 = {
 }
 
 
+def small_model(**options):
+    return kt.Transformer(V, **{**SIZES, **options})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint16"])
+def test_ids_are_not_rounded_to_half_precision(dtype):
+    model = kt.Transformer(400, **SIZES, dtype="mixed_bfloat16")
+    ids = np.full((2, 3), 301)  # between two numbers of bfloat16
+    expected = model({"source_ids": ids, "target_ids": ids})
+    ids = ids.astype(dtype)
+    found = model({"source_ids": ids, "target_ids": ids})
+    np.testing.assert_array_equal(
+        *(keras.ops.convert_to_numpy(x) for x in (found, expected))
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_quantised_model_is_used_but_not_saved(tmp_path):
+    model = small_model()
+    source_ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
+    _, before = model.generate(source_ids, max_length=T)
+    model.quantize("int8")
+    ids, after = model.generate(source_ids, max_length=T)
+    assert not np.array_equal(after, before)  # not the function of before
+    _, total = model.score(source_ids, ids)
+    np.testing.assert_allclose(after, total, rtol=1e-4)
+    with pytest.raises(ValueError, match="A quantised model cannot be saved"):
+        model.save(tmp_path / "model.keras")
+
+
 @pytest.fixture
 def zero_weights(monkeypatch):
     """Makes large models quickly, where their values do not matter."""
