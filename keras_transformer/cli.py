@@ -23,6 +23,7 @@ from keras_transformer.version import __version__
 
 # Lines that `translate` has done before it writes them.
 LINES_AT_ONCE = 2000
+STANDARD_INPUT = "standard input"
 
 app = typer.Typer(
     name="keras-transformer",
@@ -165,6 +166,7 @@ def options(
 
 @app.command()
 def train(
+    context: typer.Context,
     source: Annotated[
         Path, typer.Argument(help="Text file, a sentence a line.")
     ],
@@ -177,6 +179,13 @@ def train(
     validation: Annotated[
         tuple[Path, Path] | None,
         typer.Option(help="Two files like SOURCE and TARGET, to watch."),
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Translator to learn on from: its weights, vocabulary and "
+            "search. Wants a low --learning-rate."
+        ),
     ] = None,
     preset: Annotated[Preset, typer.Option(help="Size of the model.")] = (
         Preset.TINY
@@ -202,7 +211,7 @@ def train(
         int, typer.Option(help="Updates until the peak.")
     ] = 4000,
     dropout: Annotated[
-        float | None, typer.Option(help="Share; by default the preset's.")
+        float | None, typer.Option(help="Share; by default the model's.")
     ] = None,
     normalize_first: Annotated[
         bool,
@@ -294,9 +303,9 @@ def train(
     """Train a translator from two text files.
 
     Each epoch ends with the validation loss, a sample translation, and a
-    checkpoint. When training was stopped or killed, the same command goes on
-    from the last checkpoint, and comes to what it would have come to. More
-    epochs go on with a training that has ended.
+    checkpoint. When training was stopped or killed, the same command, without
+    --overwrite, goes on from the last checkpoint, and comes to what it would
+    have come to. More epochs go on with a training that has ended.
 
     The folder holds the translator and, in "training", the settings, the
     command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
@@ -308,24 +317,31 @@ def train(
       keras-transformer train train.en train.de -o runs/en-de \\
         --validation val.en val.de --epochs 100 --average-last 5 \\
         --monitor val_bleu --patience 5 --keep-best
+      keras-transformer train law.en law.de -o runs/law \\
+        --start-from runs/en-de --learning-rate 1e-4 --warmup-steps 100
     """  # noqa: D301
     if distribute == Distribute.MULTIHOST:
         watcher = _start_watcher()
     with _quiet_start():
         from keras_transformer.training_run import TrainingRun
 
+    def chosen(name, value):
+        """No default says what the model is where there is one already."""
+        typed = context.get_parameter_source(name).name == "COMMANDLINE"
+        return value if typed or not start_from else None
+
     run = TrainingRun(
         os.fspath(output),
         epochs=epochs,
-        preset=preset.value,
-        vocabulary_size=vocabulary_size,
-        model_type=model_type.value,
+        preset=chosen("preset", preset.value),
+        vocabulary_size=chosen("vocabulary_size", vocabulary_size),
+        model_type=chosen("model_type", model_type.value),
         tokens_per_batch=tokens_per_batch,
         max_length=max_length,
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
         dropout=dropout,
-        normalize_first=normalize_first,
+        normalize_first=chosen("normalize_first", normalize_first),
         label_smoothing=label_smoothing,
         clip_norm=clip_norm,
         accumulate=accumulate,
@@ -341,6 +357,7 @@ def train(
         seed=seed,
         deterministic=deterministic,
         distribute=distribute and distribute.value,
+        start_from=start_from and os.fspath(start_from),
     )
     command = f"keras-transformer {shlex.join(sys.argv[1:])}"
     try:
@@ -456,10 +473,13 @@ def translate(
         top_p=top_p,
         seed=seed,
     )
-    if not texts:
-        texts = _input_lines(input)
     from keras_transformer.text.lines import chunks
+    from keras_transformer.translator import check_to_translate
 
+    place = "the arguments"
+    if not texts:
+        texts, place = _input_lines(input), input or STANDARD_INPUT
+    check_to_translate(translator, texts, place)
     results = (
         "".join(
             _lines(
@@ -507,6 +527,7 @@ def evaluate(
     with _quiet_start():
         from keras_transformer.text import corpus_scores
         from keras_transformer.translator import best_of
+        from keras_transformer.translator import check_to_translate
 
     sources, references = _read_pairs(source, target)
     translator = _load(folder, dtype)
@@ -517,6 +538,7 @@ def evaluate(
         length_penalty=length_penalty,
         length_penalty_form=length_penalty_form,
     )
+    check_to_translate(translator, sources, source)
     found = best_of(translator(sources))
     scores = corpus_scores(found, references, lowercase=lowercase)
     print(f"BLEU {scores.bleu:.2f}")
@@ -713,6 +735,7 @@ def verify(
 
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import verify_export
+        from keras_transformer.translator import check_to_translate
 
     if json_file:
         check_file_to_write(json_file, overwrite)
@@ -728,6 +751,7 @@ def verify(
         length_penalty_form=length_penalty_form,
     )
     lines = _input_lines(input)
+    check_to_translate(translator, lines, input or STANDARD_INPUT)
     expected = translator(lines)
     reports = [
         verify_export(translator, path, lines, tolerance, expected)
@@ -750,7 +774,7 @@ def _input_lines(input):
         return list(read_lines(input))
     if sys.stdin.isatty():
         print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
-    return list(read_stream(sys.stdin.buffer, "standard input"))
+    return list(read_stream(sys.stdin.buffer, STANDARD_INPUT))
 
 
 def _set_search(translator, name, **options):
@@ -854,7 +878,8 @@ def _start_watcher():
             print(
                 "keras-transformer: This process was ended by force: by a "
                 "signal, or by jax, as the first process is lost. The same "
-                "command in all processes goes on from the last checkpoint.",
+                "command in all processes, without `--overwrite`, goes on from "
+                "the last checkpoint.",
                 file=sys.stderr,
                 flush=True,
             )

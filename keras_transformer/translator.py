@@ -191,7 +191,9 @@ class Translator:
 
         Raises:
             TypeError: If one is no sequence of strings.
-            ValueError: If there are not as many of the one as of the other.
+            ValueError: If there are not as many of the one as of the other, or
+                one is longer than the model's `max_length`, 4,096 tokens
+                where it has none.
         """
         texts = check_texts("texts", texts)
         translations = check_texts("translations", translations)
@@ -206,6 +208,7 @@ class Translator:
             for ids in self.target_tokenizer.encode(translations)
         ]
         self._check_lengths(sources)
+        self._check_lengths(targets, "translations")
         scores = np.zeros(len(texts), "float32")
         token_scores = [np.zeros(0, "float32") for _ in texts]
         for index, (source, target) in enumerate(
@@ -240,7 +243,7 @@ class Translator:
         dtype = keras.dtype_policies.get(dtype)
         if dtype == self.model.dtype_policy:
             return self
-        model = Transformer.from_config(
+        model = type(self.model).from_config(
             {**self.model.get_config(), "dtype": dtype}
         )
         model.set_weights(self.model.get_weights())
@@ -406,14 +409,14 @@ class Translator:
         )
         return prefixes
 
-    def _check_lengths(self, rows):
+    def _check_lengths(self, rows, name="texts"):
         limit = longest_source(self.model)
         for index, row in enumerate(rows):
             if len(row) > limit:
                 raise ValueError(
-                    "`texts` must not be longer than the model's `max_length`, "
-                    f"{LONGEST_SOURCE} where it has none. Received: text "
-                    f"{index} of {len(row)} tokens, max_length="
+                    f"`{name}` must not be longer than the model's "
+                    f"`max_length`, {LONGEST_SOURCE} where it has none. "
+                    f"Received: text {index} of {len(row)} tokens, max_length="
                     f"{self.model.max_length}. Split it into sentences."
                 )
 
@@ -428,6 +431,25 @@ def best_of(translations) -> list[str]:
 def longest_source(model) -> int:
     """Most tokens that a source may have, its end token included."""
     return model.max_length or LONGEST_SOURCE
+
+
+def check_to_translate(translator, lines, path):
+    """Raises `ValueError` if a line is too long, which it names from 1.
+
+    Before any is translated: calls with some of the lines each count their own.
+
+    Args:
+        translator: A `Translator`.
+        lines: A list of strings.
+        path: What a message calls the place they are from.
+    """
+    limit = longest_source(translator.model)
+    for number, ids in enumerate(translator.tokenizer.encode(lines), 1):
+        if len(ids) >= limit:  # an end token follows
+            raise ValueError(
+                f"The lines of {path} must have less than {limit} tokens to be "
+                f"translated. Received: line {number} of {len(ids)}."
+            )
 
 
 def read_description(path) -> dict:

@@ -266,6 +266,23 @@ def test_overwrite_starts_anew(trained, tmp_path):
     assert translator.tokenizer.vocabulary_size == 50
 
 
+def test_training_starts_from_a_translator(trained, tmp_path):
+    command = [
+        *("train", trained.source, trained.target, "-o", tmp_path / "run"),
+        *("--start-from", trained.folder, "--max-length", "32"),
+        *("--tokens-per-batch", "32", "--learning-rate", "1e-9"),
+    ]
+    result = run(*command, "--vocabulary-size", "60")
+    assert_is_one_line(result, "`vocabulary_size` must be left out with .*")
+    assert not (tmp_path / "run").exists()
+    result = run(*command, "--epochs", "1")
+    assert result.code == 0, result.errors
+    weights = kt.Translator.load(tmp_path / "run").model.get_weights()
+    expected = trained.translator.model.get_weights()
+    for found, weight in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(found, weight, atol=1e-5)
+
+
 def test_same_command_after_the_end_says_so(trained, tmp_path):
     before = files_in(trained.folder)
     result = run(
@@ -437,6 +454,26 @@ def test_standard_input_is_translated_line_by_line(trained):
     assert (result.code, result.errors) == (0, "")
     texts = ["the cat", "", "the\u2028fox 😀", "no newline"]
     assert result.output.split("\n") == [*trained.translator(texts), ""]
+
+
+def test_a_line_that_is_too_long_is_named_before_any_is_translated(
+    trained, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    lines = ["the cat", "the dog", "the fox " * 3000]
+    file = tmp_path / "lines"
+    file.write_text("\n".join(lines))
+    message = (
+        "The lines of {} must have less than 4096 tokens to be translated. "
+        r"Received: line 3 of \d+\."
+    )
+    for arguments, stdin, place in (
+        ([], file.read_bytes(), "standard input"),
+        (["-i", file], b"", ".*lines"),
+        (lines, b"", "the arguments"),
+    ):
+        result = run("translate", trained.folder, *arguments, stdin=stdin)
+        assert_is_one_line(result, message.format(place))
 
 
 def test_empty_input_gives_empty_output(trained):

@@ -38,10 +38,12 @@ SMALL = {
 # 48 tokens are 6 rows or 4, so that no batch has more on several devices, and
 # Keras weighs its loss the same.
 COMMAND = [
-    *("--epochs", "2", "--preset", "tiny", "--vocabulary-size", "54"),
-    *("--model-type", "bpe", "--tokens-per-batch", "48"),
-    *("--max-length", "32", "--learning-rate", "0.01"),
-    *("--warmup-steps", "10", "--average-last", "2"),
+    *("--epochs", "2", "--tokens-per-batch", "48", "--max-length", "32"),
+    *("--learning-rate", "0.01", "--warmup-steps", "10"),
+    *("--average-last", "2"),
+]
+NEW_MODEL = [
+    *("--preset", "tiny", "--vocabulary-size", "54", "--model-type", "bpe"),
 ]
 
 # The command, of small models and with two devices if it runs on TensorFlow;
@@ -89,10 +91,18 @@ def text(tmp_path_factory):
     return [str(path) for path in paths]
 
 
-def start(folder, text, *options, backend, event=None, **environment):
+def start(
+    folder,
+    text,
+    *options,
+    backend,
+    event=None,
+    model=NEW_MODEL,
+    **environment,
+):
     """Starts the command in a process of its own."""
     argv = ["keras-transformer", "train", *text, "--output", str(folder)]
-    argv += ["--validation", *text, *COMMAND, *options]
+    argv += ["--validation", *text, *COMMAND, *model, *options]
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, json.dumps([SMALL, event, argv])],
         env={**os.environ, "KERAS_BACKEND": backend, **environment},
@@ -102,7 +112,9 @@ def start(folder, text, *options, backend, event=None, **environment):
     )
 
 
-def start_processes(folder, text, *options, events=(None, None)):
+def start_processes(
+    folder, text, *options, events=(None, None), model=NEW_MODEL
+):
     """Starts two processes that train together."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -114,6 +126,7 @@ def start_processes(folder, text, *options, events=(None, None)):
             *("--distribute", "multihost", *options),
             backend="jax",
             event=event,
+            model=model,
             KERAS_DISTRIBUTION_JOB_ADDRESSES=f"127.0.0.1:{port}",
             KERAS_DISTRIBUTION_NUM_PROCESSES="2",
             KERAS_DISTRIBUTION_PROCESS_ID=str(number),
@@ -185,6 +198,24 @@ def test_two_processes_come_to_the_same_as_one(alone, text, tmp_path):
 
 
 @pytest.mark.slow
+def test_two_processes_start_from_another_translator(alone, text, tmp_path):
+    """Of which the first alone reads the folder."""
+    folder = tmp_path / "run"
+    processes = start_processes(
+        folder,
+        text,
+        *("--learning-rate", "1e-9", "--epochs", "1"),
+        model=["--start-from", str(alone)],
+    )
+    for code, _, errors in map(ends, processes):
+        assert code == 0, errors
+    models = [kt.Translator.load(path).model for path in (folder, alone)]
+    weights, expected = (model.get_weights() for model in models)
+    for found, weight in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(found, weight, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_lost_process_ends_training_which_goes_on(alone, text, tmp_path):
     folder = tmp_path / "run"
     options = ["--save-every", "2"]
@@ -209,8 +240,8 @@ def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
     assert lost[0] == -signal.SIGKILL
     assert other[0] in (2, -signal.SIGABRT), other[2]
     assert (
-        "same command in all processes goes on from the last checkpoint."
-        in " ".join(other[2].split())
+        "same command in all processes, without `--overwrite`, goes on from "
+        "the last checkpoint." in " ".join(other[2].split())
     )
     assert (tmp_path / "run/training/checkpoints").exists()
 

@@ -408,6 +408,8 @@ def test_damaged_settings_are_refused(copied, text):
 def test_resume_needs_a_training(text, tmp_path):
     with pytest.raises(ValueError, match="There is no training to go on with"):
         train(tmp_path / "run", text, resume=True)
+    with pytest.raises(ValueError, match="`resume` goes on with what `overwri"):
+        train(tmp_path / "run", text, resume=True, overwrite=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -416,6 +418,36 @@ def test_a_folder_of_something_else_is_left_alone(text, tmp_path):
     with pytest.raises(FileExistsError, match="exists already, and nothing"):
         train(tmp_path, text)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_text_in_a_folder_of_that_name_is_left_alone(tmp_path, overwrite):
+    folder = tmp_path / "training"
+    folder.mkdir()
+    text = write_text(folder)
+    before = [path.read_bytes() for path in text]
+    message = "training' holds something else than a training"
+    with pytest.raises(FileExistsError, match=message):
+        train(tmp_path, text, overwrite=overwrite)
+    assert [path.read_bytes() for path in text] == before
+    assert len(os.listdir(folder)) == 2
+
+
+def test_a_new_training_removes_what_the_old_one_wrote(copied):
+    folder = RunFolder(os.fspath(copied))
+    notes = copied / "training/notes.txt"
+    notes.write_text("mine")
+    (copied / "training/.log.csv.abcdefgh").touch()  # of one that was killed
+    folder.begin({"start_from": None}, {}, kt.Translator.load(copied))
+    assert sorted(os.listdir(notes.parent)) == [
+        *("lock", "notes.txt", "settings.json", "tokenizer.model"),
+    ]
+
+
+def test_a_start_that_was_killed_is_no_obstacle(tmp_path):
+    folder = RunFolder(os.fspath(tmp_path / "run"))
+    with folder.lock():
+        folder.check_free(overwrite=False)
 
 
 def test_one_training_a_folder(trained, text):
@@ -436,13 +468,143 @@ def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
         patch.setattr(Checkpoint, "write", full)
         message = (
             "The disk is full: .*checkpoints.*The translator after epoch 3 is "
-            "in .*the same command goes on from the last checkpoint"
+            "in .*the same command, without `--overwrite`, goes on from the "
+            "last checkpoint"
         )
         with pytest.raises(OSError, match=message):
             train(copied, text, {**trained.settings, "epochs": 3})
     assert checkpoints(copied) == before
     run = train(copied, text, trained.settings)
     assert run.saved == 1
+
+
+# Learning on from another translator.
+
+OF_ITS_OWN = {
+    "preset": None,
+    "vocabulary_size": None,
+    "model_type": None,
+    "normalize_first": None,
+}
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory, text):
+    """A translator of two vocabularies, untrained."""
+    tokenizers = [
+        kt.Tokenizer.train([path], 40, model_type="bpe", verbose=0)
+        for path in text
+    ]
+    model = kt.Transformer(
+        vocabulary_size=tokenizers[1].vocabulary_size,
+        source_vocabulary_size=tokenizers[0].vocabulary_size,
+        normalize_first=True,
+        max_length=48,
+        **SMALL,
+    )
+    path = tmp_path_factory.mktemp("start") / "translator"
+    search = kt.BeamSearch(width=2, num_hypotheses=2)
+    kt.Translator(model, *tokenizers, search).save(path)
+    return path
+
+
+@pytest.fixture
+def long_text(tmp_path):
+    """Text whose first line is too long for the model of `start`."""
+    return write_text(tmp_path, [("cat " * 50, "Katze")] + PAIRS)
+
+
+def test_training_starts_from_another_translator(
+    start, text, long_text, tmp_path, capsys
+):
+    folder = tmp_path / "run"
+    source = tmp_path / "start"
+    shutil.copytree(start, source)
+    settings = {
+        **OF_ITS_OWN,
+        "start_from": os.fspath(source),
+        "learning_rate": 1e-9,  # too low to change anything
+        "dropout": 0.25,
+        "dtype": "mixed_bfloat16",
+    }
+    run = train(folder, text, {**settings, "epochs": 1}, validation=long_text)
+    assert run.sample == PAIRS[0][0]  # the first line that is short enough
+    assert "-> [" not in capsys.readouterr().out  # one translation, no list
+    expected, found = kt.Translator.load(start), kt.Translator.load(folder)
+    for new, old in zip(
+        found.model.get_weights(), expected.model.get_weights(), strict=True
+    ):
+        np.testing.assert_allclose(new, old, atol=1e-5)
+    assert found.tokenizer.model == expected.tokenizer.model
+    assert found.target_tokenizer.model == expected.target_tokenizer.model
+    assert found.search.width == 2
+    assert found.model.normalize_first
+    assert found.model.dropout == 0.25
+    assert found.model.dtype_policy.name == "mixed_bfloat16"
+
+    # It has a copy of what it started from.
+    shutil.rmtree(source)
+    checkpoints = folder / "training" / "checkpoints"
+    for path in checkpoints.iterdir():
+        path.unlink()
+    run = train(folder, text, settings, validation=long_text)
+    assert len(losses(folder)) == 2
+    found = run.translator.model.get_weights()
+    for new, old in zip(found, expected.model.get_weights(), strict=True):
+        np.testing.assert_allclose(new, old, atol=1e-5)
+    for other in ({**settings, "start_from": os.fspath(start)}, SETTINGS):
+        message = "`start_from` must be what training in .* began with, .*start"
+        with pytest.raises(ValueError, match=message):
+            train(folder, text, other, validation=long_text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"preset": "base"}, "`preset` must be left out with `start_from`, "),
+        ({"normalize_first": False}, "`normalize_first` must be left out"),
+        ({"max_length": 49, "tokens_per_batch": 64},
+         "`max_length` must be at most that of `start_from`. Received: "
+         "max_length=49, .*translator has 48"),
+    ],
+)  # fmt: skip
+def test_start_leaves_no_choice_of_the_model(
+    start, text, tmp_path, change, message
+):
+    settings = {**OF_ITS_OWN, "start_from": os.fspath(start), **change}
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", text, settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_lines_must_fit_the_start_to_be_scored(
+    start, text, long_text, tmp_path
+):
+    settings = {
+        **OF_ITS_OWN,
+        "start_from": os.fspath(start),
+        "monitor": "val_bleu",
+        "patience": 1,
+    }
+    message = (
+        "The lines of .*text.en must have less than 48 tokens to be "
+        "translated. Received: line 1 of "
+    )
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", text, settings, validation=long_text)
+    assert not (tmp_path / "run").exists()
+
+
+def test_start_must_be_another_translator(trained, text, tmp_path):
+    for start, kind, message in (
+        (tmp_path / "missing", FileNotFoundError, "No such folder"),
+        (tmp_path, ValueError, "The folder must hold a translator"),
+        (trained.folder, ValueError, "must be another folder than `output`"),
+    ):
+        settings = {**OF_ITS_OWN, "start_from": os.fspath(start)}
+        with pytest.raises(kind, match=message):
+            train(trained.folder, text, settings, overwrite=True)
+    assert losses(trained.folder) == trained.losses
 
 
 # Early stopping and the best epoch.

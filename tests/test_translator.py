@@ -363,6 +363,18 @@ def test_the_same_in_another_dtype(translator):
     assert whole.with_dtype("float32") is whole
 
 
+def test_other_dtype_keeps_the_class_of_the_model(translator):
+    class Cooler(kt.Transformer):
+        def project(self, x):
+            return super().project(x) / 2
+
+    model = Cooler.from_config(translator.model.get_config())
+    half = kt.Translator(model, translator.tokenizer).with_dtype(
+        "mixed_bfloat16"
+    )
+    assert type(half.model) is Cooler
+
+
 def test_translations_are_scored_with_their_end(translator):
     texts = ["the cat sees the dog", "", "the dog", "", "the cat"]
     translations = ["der Hund", "", "", "der", "der Hund sieht"]
@@ -385,6 +397,16 @@ def test_translations_are_scored_with_their_end(translator):
         expected, (total,) = translator.model.score([source], [target])
         np.testing.assert_allclose(token_scores[row], expected[0], rtol=1e-4)
         np.testing.assert_allclose(scores[row], total, rtol=1e-4)
+
+
+def test_translations_to_score_are_not_too_long(translator, monkeypatch):
+    monkeypatch.setattr(translator.model, "max_length", 16)
+    message = (
+        "`translations` must not be longer than the model's `max_length`, .*"
+        "Received: text 1 of "
+    )
+    with pytest.raises(ValueError, match=message):
+        translator.score(["the cat"] * 2, ["der", "der Hund " * 16])
 
 
 def test_as_many_translations_as_texts_are_scored(translator):

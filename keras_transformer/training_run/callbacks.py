@@ -12,6 +12,7 @@ import keras
 from keras_transformer.atomic import write_file
 from keras_transformer.event_log import EventLog
 from keras_transformer.training_run.curves import draw_curves
+from keras_transformer.translator import best_of
 
 
 class OneTraining(keras.callbacks.CallbackList):
@@ -109,7 +110,7 @@ class Report(keras.callbacks.Callback):
         if is_chief:
             self._write_logs(epoch, values)
         if self.sample:
-            translation = self.run.translator([self.sample])[0]
+            translation = best_of(self.run.translator([self.sample]))[0]
             if is_chief:
                 print(f"\n  {self.sample}\n  -> {translation}", flush=True)
 

@@ -193,8 +193,9 @@ def _multihost(seed):
             raise
         raise RuntimeError(
             "This process can no longer work with the others. If one of them "
-            "has ended, the same command in all processes goes on from the "
-            f"last checkpoint. Received: {error}"
+            "has ended, the same command in all processes, without "
+            "`--overwrite`, goes on from the last checkpoint. Received: "
+            f"{error}"
         ) from error
 
 

@@ -10,12 +10,25 @@ import shutil
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
 from keras_transformer.text import Tokenizer
+from keras_transformer.translator import Translator
 from keras_transformer.version import __version__
 
 LOCK = "lock"
 SETTINGS = "settings.json"
 TOKENIZER = "tokenizer.model"
 COMMANDS = "commands.txt"
+START = "start"
+# All that a training writes beside its lock.
+WRITTEN = (
+    SETTINGS,
+    TOKENIZER,
+    COMMANDS,
+    START,
+    "checkpoints",
+    "tensorboard",
+    "log.csv",
+    "curves.png",
+)
 
 
 class RunFolder:
@@ -60,12 +73,22 @@ class RunFolder:
             yield
 
     def check_free(self, overwrite: bool):
-        """Raises `FileExistsError` if there is something to overwrite."""
+        """Raises `FileExistsError` if there is something to overwrite.
+
+        Never is what somebody else put into a folder `training`.
+        """
+        began = os.path.exists(self.path(LOCK))
+        if not began and os.path.isdir(self.path()) and os.listdir(self.path()):
+            raise FileExistsError(
+                f"{self.path()!r} holds something else than a training, and "
+                "nothing in it was touched. Choose another `--output`."
+            )
         try:
             check_absent(self.output, overwrite)
         except FileExistsError:
             # Of a process that was killed before it had begun.
-            if self.has_training() or os.listdir(self.output) != ["training"]:
+            killed = began and not self.has_training()
+            if not killed or os.listdir(self.output) != ["training"]:
                 raise
 
     def check_same(self, settings: dict, data: dict):
@@ -95,16 +118,18 @@ class RunFolder:
                     f"{self.output} began with. Received: other text. {advice}"
                 )
 
-    def begin(self, settings: dict, data: dict, tokenizer: Tokenizer):
+    def begin(self, settings: dict, data: dict, translator: Translator):
         """Writes what a training begins with; removes one that was here."""
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.path(SETTINGS))  # first: what is left is no training
+        partial = tuple(f".{name}." for name in WRITTEN)
         for entry in os.scandir(self.path()):
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != LOCK:
-                os.remove(entry)
-        write_file(self.path(TOKENIZER), tokenizer.model)
+            if entry.name in WRITTEN or entry.name.startswith(partial):
+                shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
+        if settings["start_from"]:
+            translator.save(self.path(START))
+        else:
+            write_file(self.path(TOKENIZER), translator.tokenizer.model)
         begun = {
             "keras_transformer": __version__,
             "settings": settings,
@@ -114,7 +139,7 @@ class RunFolder:
         write_file(self.path(SETTINGS), text.encode())
 
     def tokenizer(self) -> Tokenizer:
-        """The vocabulary that training began with."""
+        """The vocabulary that training learned when it began."""
         return Tokenizer.load(self.path(TOKENIZER))
 
     def add_command(self, command: str):

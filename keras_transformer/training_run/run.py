@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import importlib.util
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -37,10 +38,11 @@ from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.folder import fingerprint
-from keras_transformer.transformer import PRESETS
-from keras_transformer.transformer import Transformer
-from keras_transformer.translator import LONGEST_SOURCE
+from keras_transformer.training_run.start import Start
 from keras_transformer.translator import Translator
+from keras_transformer.translator import check_to_translate
+from keras_transformer.translator import longest_source
+from keras_transformer.weights import assign_named_weights
 
 # What may change when a training goes on: it changes no update, `distribute`
 # none but by dropout and rounding.
@@ -52,6 +54,8 @@ MAY_CHANGE = (
     "save_every",
     "distribute",
 )
+# What a translator to start from has already.
+OF_A_START = ("preset", "vocabulary_size", "model_type", "normalize_first")
 
 
 @dataclasses.dataclass
@@ -67,14 +71,16 @@ class TrainingRun:
     Attributes:
         output: The folder.
         epochs: Passes over the text.
-        preset: Size of the model.
+        preset: Size of the model; `None` with `start_from`, like the three
+            others that say what the model is.
         vocabulary_size: Pieces of the vocabulary that both sides share.
         model_type: Kind of vocabulary, `"unigram"` or `"bpe"`.
         tokens_per_batch: Tokens of a batch on each side, with padding.
         max_length: Longest sentence to keep, in tokens.
         learning_rate: Peak learning rate; equation 3's by default.
         warmup_steps: Updates until the peak.
-        dropout: Share to drop; the preset's by default.
+        dropout: Share to drop; the preset's, or that of `start_from`, by
+            default.
         normalize_first: Whether to normalise before each sublayer.
         label_smoothing: Share of the label to spread.
         clip_norm: Largest norm of all gradients together; 0 for any.
@@ -99,19 +105,22 @@ class TrainingRun:
         distribute: `"mirrored"` for all devices of this machine, with
             TensorFlow; `"multihost"` for those of several processes, with
             JAX. Batches are the same as on one device.
+        start_from: Folder of a translator whose weights, vocabulary and
+            search training starts with. It is copied: the folder may change
+            while training goes on.
     """
 
     output: str
     epochs: int
-    preset: str
-    vocabulary_size: int
-    model_type: str
+    preset: str | None
+    vocabulary_size: int | None
+    model_type: str | None
     tokens_per_batch: int
     max_length: int
     learning_rate: float | None
     warmup_steps: int
     dropout: float | None
-    normalize_first: bool
+    normalize_first: bool | None
     label_smoothing: float
     clip_norm: float
     accumulate: int
@@ -127,6 +136,7 @@ class TrainingRun:
     seed: int
     deterministic: bool
     distribute: str | None = None
+    start_from: str | None = None
 
     def train(
         self,
@@ -159,11 +169,18 @@ class TrainingRun:
             RuntimeError: If another process trains in the folder, or one of
                 the same training is lost.
             ValueError: If an argument is out of range, or differs from what
-                training began with.
+                training began with; or if both `resume` and `overwrite` are
+                set.
         """
         self.history = None
+        self.start_weights = None
         self.distribution = Distribution()
         self._check(validation)
+        if resume and overwrite:
+            raise ValueError(
+                "`resume` goes on with what `overwrite` removes. Received: "
+                "resume=True, overwrite=True."
+            )
         texts = {"source": source, "target": target}
         if validation:
             texts["validation source"], texts["validation target"] = validation
@@ -174,22 +191,28 @@ class TrainingRun:
                 distributed(self.distribute, self.seed)
             )
             self.distribution.check_same(
-                settings={**dataclasses.asdict(self), "output": None},
+                settings={
+                    **dataclasses.asdict(self),
+                    # Places, of which each machine may have its own.
+                    "output": None,
+                    "start_from": None,
+                },
                 data=data,
             )
             by_chief = self.distribution.by_chief
-            goes_on, vocabulary = by_chief(
+            goes_on, start = by_chief(
                 lambda: self._open(
                     stack, source, target, data, resume, overwrite
                 )
             )
-            tokenizer = Tokenizer(vocabulary)
-            self._read(source, target, validation, tokenizer)
-            self._make_model(tokenizer)
+            tokenizers = start.tokenizers()
+            self._read(source, target, validation, tokenizers)
+            self._make_model(start, tokenizers)
+            self._check_lines(validation[0] if validation else source)
             with self._full_disk_explained():
                 by_chief(
                     lambda: self._begin(
-                        stack, goes_on, data, tokenizer, command, overwrite
+                        stack, goes_on, data, command, overwrite
                     )
                 )
                 self._fit()
@@ -232,12 +255,14 @@ class TrainingRun:
             checkpoint.write(self.folder.path("checkpoints"))
 
     def _open(self, stack, source, target, data, resume, overwrite):
-        """Gives whether a training goes on, and its vocabulary."""
+        """Gives whether a training goes on, and its `Start`.
+
+        Weights to start from stay here; they are sent one by one, being large.
+        """
         goes_on = self.folder.has_training() and not overwrite
         if goes_on:
             stack.enter_context(self.folder.lock())
             self.folder.check_same(self._settings(), data)
-            tokenizer = self.folder.tokenizer()
         else:
             if resume:
                 raise ValueError(
@@ -245,19 +270,27 @@ class TrainingRun:
                     f"{self.output}. Leave out `--resume`."
                 )
             self.folder.check_free(overwrite)
+        if self.start_from:
+            place = self.folder.path("start") if goes_on else self.start_from
+            start, self.start_weights = Start.load(place)
+            self._check_longest(start)
+            return goes_on, start
+        if goes_on:
+            tokenizer = self.folder.tokenizer()
+        else:
             tokenizer = Tokenizer.train(
                 [Path(source), Path(target)],
                 vocabulary_size=self.vocabulary_size,
                 model_type=self.model_type,
             )
-        return goes_on, tokenizer.model
+        return goes_on, Start.new(self.preset, self.normalize_first, tokenizer)
 
-    def _begin(self, stack, goes_on, data, tokenizer, command, overwrite):
+    def _begin(self, stack, goes_on, data, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
         if not goes_on:
             stack.enter_context(self.folder.lock())
             self.folder.check_free(overwrite)
-            self.folder.begin(self._settings(), data, tokenizer)
+            self.folder.begin(self._settings(), data, self.translator)
         self.folder.add_command(command)
 
     @contextlib.contextmanager
@@ -269,7 +302,8 @@ class TrainingRun:
                 raise
             raise OSError(
                 f"The disk is full: {error}. {self.state()} Make room; the "
-                "same command goes on from the last checkpoint."
+                "same command, without `--overwrite`, goes on from the last "
+                "checkpoint."
             ) from error
 
     def _check(self, validation):
@@ -287,7 +321,11 @@ class TrainingRun:
                 "`average_every` needs `average_last` or `average_decay`. "
                 f"Received: average_every={self.average_every}."
             )
+        self._check_start()
         check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
+        check_positive(warmup_steps=self.warmup_steps)
+        if self.learning_rate is not None:
+            check_positive_number(learning_rate=self.learning_rate)
         if self.clip_norm:
             check_positive_number(clip_norm=self.clip_norm)
         needs = {
@@ -315,45 +353,60 @@ class TrainingRun:
                 every=self.average_every or None,
             )
         self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
-        self.schedule = WarmupSchedule(
-            hidden_dim=(
-                PRESETS[self.preset]["hidden_dim"]
-                if self.learning_rate is None
-                else None
-            ),
-            warmup_steps=self.warmup_steps,
-            peak_learning_rate=self.learning_rate,
-        )
+
+    def _check_start(self):
+        if not self.start_from:
+            return
+        for name in OF_A_START:
+            value = getattr(self, name)
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` must be left out with `start_from`, whose model "
+                    f"and vocabulary training has. Received: {name}={value}, "
+                    f"start_from={self.start_from}."
+                )
+        if os.path.realpath(self.start_from) == os.path.realpath(self.output):
+            raise ValueError(
+                "`start_from` must be another folder than `output`. Received: "
+                f"{self.start_from} for both."
+            )
+
+    def _check_longest(self, start):
+        longest = start.config()["max_length"]
+        if longest and longest < self.max_length:
+            raise ValueError(
+                "`max_length` must be at most that of `start_from`. Received: "
+                f"max_length={self.max_length}, {self.start_from} has "
+                f"{longest}."
+            )
 
     def _settings(self):
         """What a training that goes on must have in common with its start."""
-        settings = dataclasses.asdict(self)
+        # The first that differs is named; others follow from `start_from`.
+        settings = {"start_from": self.start_from, **dataclasses.asdict(self)}
         return {
             name: value
             for name, value in settings.items()
             if name not in MAY_CHANGE
         }
 
-    def _read(self, source, target, validation, tokenizer):
-        self.corpus = self._corpus(source, target, tokenizer)
+    def _read(self, source, target, validation, tokenizers):
+        self.corpus = self._corpus(source, target, tokenizers)
         self.num_batches = self.corpus.num_batches()
         self.validation_data = self.validation_lines = None
         if validation:
-            corpus = self._corpus(*validation, tokenizer)
+            corpus = self._corpus(*validation, tokenizers)
             self.validation_data = corpus.batches(
                 tf.data.Dataset.range(len(corpus))
             )
             self.validation_lines = [[*read_lines(path)] for path in validation]
-        watched = validation[0] if validation else source
-        self.sample = next(line for line in lines_of(watched) if line.strip())
-        self._check_lines(tokenizer, watched)
 
-    def _corpus(self, source, target, tokenizer):
+    def _corpus(self, source, target, tokenizers):
         """Reads text, of which this process makes its part of each batch."""
         corpus = read_corpus(
             source,
             target,
-            tokenizer,
+            *tokenizers,
             tokens_per_batch=self.tokens_per_batch,
             max_length=self.max_length,
             verbose=int(self.distribution.is_chief),
@@ -365,36 +418,42 @@ class TrainingRun:
             part=self.distribution.process,
         )
 
-    def _check_lines(self, tokenizer, path):
-        """Raises if what is to be translated after an epoch is too long."""
-        lines = [self.sample]
-        if self.bleu:
-            lines = self.validation_lines[0]
-        for number, ids in enumerate(tokenizer.encode(lines), 1):
-            if len(ids) >= LONGEST_SOURCE:
-                raise ValueError(
-                    f"The lines of {path} must have less than "
-                    f"{LONGEST_SOURCE} tokens to be translated. Received: line "
-                    f"{number} of {len(ids)}."
-                )
+    def _check_lines(self, path):
+        """Finds a sample, and raises if what BLEU translates is too long."""
+        limit = longest_source(self.translator.model)
+        encode = self.translator.tokenizer.encode
+        self.sample = next(
+            (line for line in lines_of(path) if 0 < len(encode(line)) < limit),
+            None,
+        )
+        if self._scores_bleu():
+            check_to_translate(self.translator, self.validation_lines[0], path)
 
-    def _make_model(self, tokenizer):
+    def _scores_bleu(self):
+        needed = self.patience or self.keep_best
+        return self.bleu or (self.monitor == "val_bleu" and needed)
+
+    def _make_model(self, start, tokenizers):
         """Section 5.3. Text has many lengths, which XLA would each compile."""
         if self.deterministic:
             tf.config.experimental.enable_op_determinism()
         keras.utils.set_random_seed(self.seed)
-        overrides = {} if self.dropout is None else {"dropout": self.dropout}
+        overrides = {"dtype": self.dtype}
+        if self.dropout is not None:
+            overrides["dropout"] = self.dropout
+        hidden_dim = start.config()["hidden_dim"]
+        schedule = WarmupSchedule(
+            hidden_dim=hidden_dim if self.learning_rate is None else None,
+            warmup_steps=self.warmup_steps,
+            peak_learning_rate=self.learning_rate,
+        )
         with self.distribution.scope():
-            model = Transformer.from_preset(
-                self.preset,
-                tokenizer.vocabulary_size,
-                normalize_first=self.normalize_first,
-                dtype=self.dtype,
-                **overrides,
-            )
+            model = start.make_model(**overrides)
+            if self.start_from:
+                self._assign_start(model)
             model.compile(
                 optimizer=Adam(
-                    self.schedule,
+                    schedule,
                     global_clipnorm=self.clip_norm or None,
                     gradient_accumulation_steps=(
                         self.accumulate if self.accumulate > 1 else None
@@ -405,7 +464,18 @@ class TrainingRun:
                 jit_compile=keras.backend.backend() == "jax",
             )
             model.optimizer.build(model.trainable_variables)
-        self.translator = Translator(model, tokenizer)
+        self.translator = Translator(
+            model, *tokenizers, search=start.make_search()
+        )
+
+    def _assign_start(self, model):
+        by_chief = self.distribution.by_chief
+        weights = {
+            name: by_chief(lambda name=name: self.start_weights[name])
+            for name in by_chief(lambda: [*self.start_weights])
+        }
+        assign_named_weights(model, weights, self.start_from)
+        self.start_weights = None  # as large as the model
 
     def _fit(self):
         model = self.translator.model
@@ -514,9 +584,7 @@ class TrainingRun:
     def _callbacks(self, start, interrupt):
         """In this order: later ones see the weights and logs of earlier."""
         callbacks = [self.averaging] if self.averaging else []
-        bleu = self.bleu or (
-            self.monitor == "val_bleu" and (self.patience or self.keep_best)
-        )
+        bleu = self._scores_bleu()
         is_chief = self.distribution.is_chief
         if bleu:
             callbacks.append(

@@ -1,0 +1,88 @@
+"""What a training starts with: a new model, or that of a translator."""
+
+import dataclasses
+import os
+
+import keras
+
+from keras_transformer.checks import check_choice
+from keras_transformer.search import Search
+from keras_transformer.text import Tokenizer
+from keras_transformer.transformer import PRESETS
+from keras_transformer.transformer import Transformer
+from keras_transformer.translator import read_description
+from keras_transformer.weights import read_weights
+
+
+@dataclasses.dataclass
+class Start:
+    """A translator without its weights, which can be sent to other processes.
+
+    Attributes:
+        model: The `Transformer`, as `keras.saving` describes it.
+        vocabularies: The SentencePiece models of source and target.
+        search: The search likewise, `None` for the default.
+    """
+
+    model: dict
+    vocabularies: tuple[bytes, bytes]
+    search: dict | None = None
+
+    @classmethod
+    def new(cls, preset: str, normalize_first: bool, tokenizer: Tokenizer):
+        """A model of a named size that shares one vocabulary."""
+        check_choice(tuple(PRESETS), preset=preset)
+        model = {
+            "module": Transformer.__module__,
+            "class_name": "Transformer",
+            "registered_name": keras.saving.get_registered_name(Transformer),
+            "config": {
+                **PRESETS[preset],
+                "vocabulary_size": tokenizer.vocabulary_size,
+                "normalize_first": normalize_first,
+            },
+        }
+        return cls(model, (tokenizer.model,) * 2)
+
+    @classmethod
+    def load(cls, folder):
+        """That of a translator's folder, and its weights by name.
+
+        It makes no model: with `keras.distribution` all processes would have
+        to, and the folder is the first one's.
+        """
+        folder = os.fspath(folder)
+        description = read_description(folder)
+        files = {
+            role: os.path.join(folder, name)
+            for role, name in description["files"].items()
+        }
+        vocabularies = tuple(
+            Tokenizer.load(files[role]).model
+            for role in ("tokenizer", "target_tokenizer")
+        )
+        start = cls(description["model"], vocabularies, description["search"])
+        return start, read_weights(files["weights"])
+
+    def config(self) -> dict:
+        """The arguments of the `Transformer`."""
+        return self.model["config"]
+
+    def make_model(self, **overrides) -> Transformer:
+        """The model, with other values of some arguments."""
+        config = {**self.config(), **overrides}
+        return keras.saving.deserialize_keras_object(
+            {**self.model, "config": config}
+        )
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Those of source and target, which may be one."""
+        source, target = self.vocabularies
+        tokenizer = Tokenizer(source)
+        return tokenizer, tokenizer if target == source else Tokenizer(target)
+
+    def make_search(self) -> Search | None:
+        """The search, or `None` for the default."""
+        if self.search is None:
+            return None
+        return keras.saving.deserialize_keras_object(self.search)
