@@ -18,10 +18,10 @@ def write_file(path, content: bytes | Callable):
         content: Its bytes; or a function that writes them to the path that it
             is called with.
     """
-    path = os.path.realpath(path)
     if _is_special(path):
         _fill(path, content)
         return
+    path = os.path.realpath(path)
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(
@@ -109,10 +109,10 @@ def check_file_to_write(path, overwrite: bool = False):
 
     Before hours of work, rather than after.
     """
-    path = os.path.realpath(path)
     if _is_special(path):
         return
     check_absent(path, overwrite)
+    path = os.path.realpath(path)
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
     parent = os.path.dirname(path)

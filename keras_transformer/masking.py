@@ -20,10 +20,19 @@ def token_weights(labels, sample_weight=None):
 
 def weights_of_tokens(sample_weight, labels):
     """Gives weights `(B, T)`, of sentences `(B,)` to each of their tokens."""
-    # Not by the number of axes, which TensorFlow may not know.
-    weights = ops.cast(sample_weight, "float32")
-    weights = ops.reshape(weights, (ops.shape(labels)[0], -1))
+    labels = ops.convert_to_tensor(labels)
+    weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
+    if _num_axes(weights) in (1, None):  # `(B, T)` stays so
+        weights = ops.reshape(weights, (ops.shape(labels)[0], -1))
     return ops.broadcast_to(weights, ops.shape(labels))
+
+
+def _num_axes(x):
+    """The number of axes, `None` where TensorFlow does not know it."""
+    try:
+        return len(x.shape)
+    except ValueError:
+        return None
 
 
 def causal_mask(target_length, source_length=None):

@@ -323,7 +323,9 @@ class Transformer(keras.Model):
         if isinstance(inputs, dict):
             # Before Keras rounds what are no integers to half precision.
             inputs = {
-                name: x if are_ids(x) else ops.cast(x, "int32")
+                name: ops.cast(x, "int32")
+                if name in ("source_ids", "target_ids") and not are_ids(x)
+                else x
                 for name, x in inputs.items()
             }
         return super().__call__(inputs, *args, **kwargs)
@@ -351,7 +353,7 @@ class Transformer(keras.Model):
         In training the loss may have gradients of the weights, but none of
         `y_pred` itself; call the loss for that.
         """
-        if are_ids(y):
+        if hasattr(y, "dtype"):
             sample_weight = token_weights(y, sample_weight)
         arguments = x, y, y_pred, sample_weight, training
         # XLA makes one pass over memory of what is computed with the logits.

@@ -1,6 +1,7 @@
 """Translator: strings in, strings out."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from keras_transformer.generation import check_prefix_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
+from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.version import __version__
@@ -444,7 +446,9 @@ def check_to_translate(translator, lines, path):
         path: What a message calls the place they are from.
     """
     limit = longest_source(translator.model)
-    for number, ids in enumerate(translator.tokenizer.encode(lines), 1):
+    encode = translator.tokenizer.encode
+    rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
+    for number, ids in enumerate(rows, 1):
         if len(ids) >= limit:  # an end token follows
             raise ValueError(
                 f"The lines of {path} must have less than {limit} tokens to be "

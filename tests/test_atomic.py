@@ -43,6 +43,18 @@ def test_a_pipe_is_written_to(tmp_path, as_function):
     assert os.listdir(tmp_path) == ["pipe"]
 
 
+def test_a_pipe_of_the_shell_is_written_to():
+    read, write = os.pipe()
+    path = f"/dev/fd/{write}"  # as `>(command)` is
+    if not os.path.exists(path):
+        pytest.skip("no /dev/fd")
+    check_file_to_write(path)
+    write_file(path, b"content")
+    os.close(write)
+    with open(read, "rb") as file:
+        assert file.read() == b"content"
+
+
 def test_a_file_is_replaced_only_when_asked(tmp_path):
     path = tmp_path / "file"
     check_file_to_write(path)

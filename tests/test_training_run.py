@@ -21,6 +21,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer import bleu_callback
 from keras_transformer import transformer
+from keras_transformer import translator as translator_module
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.training_run import TrainingRun
 from keras_transformer.training_run import callbacks
@@ -431,6 +432,36 @@ def test_text_in_a_folder_of_that_name_is_left_alone(tmp_path, overwrite):
         train(tmp_path, text, overwrite=overwrite)
     assert [path.read_bytes() for path in text] == before
     assert len(os.listdir(folder)) == 2
+
+
+def test_settings_of_something_else_are_left_alone(text, tmp_path):
+    folder = tmp_path / "training"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match="settings.json is damaged, or of an"):
+        train(tmp_path, text)
+    message = "training' holds something else than a training"
+    with pytest.raises(FileExistsError, match=message):
+        train(tmp_path, text, overwrite=True)
+    assert sorted(os.listdir(folder)) == ["checkpoints", "settings.json"]
+
+
+def test_full_disk_at_the_start_changes_nothing(copied, text, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    start = copied.with_name("start")
+    kt.Translator.load(copied).save(start)
+    before = checkpoints(copied)
+    settings = {**OF_ITS_OWN, "start_from": os.fspath(start)}
+    message = "Nothing was changed .* Make room; then start the same command"
+    with monkeypatch.context() as patch:
+        patch.setattr(translator_module, "write_file", full)
+        with pytest.raises(OSError, match=message):
+            train(copied, text, settings, overwrite=True)
+    assert checkpoints(copied) == before
+    assert not (copied / "training" / "start.new").exists()
+    assert (copied / "training" / "settings.json").exists()
 
 
 def test_a_new_training_removes_what_the_old_one_wrote(copied):

@@ -188,8 +188,8 @@ def run(options):
         read, kept = clean(options.train, files, most)
         names = " and ".join(map(str, options.train))
         write(cleaned, f"{kept:,} of {read:,} pairs of {names} kept\n{digests}")
-    report, begun_with = cleaned.read_text(encoding="utf-8").splitlines()
-    if begun_with != digests:
+    report, *begun_with = cleaned.read_text(encoding="utf-8").splitlines()
+    if begun_with and begun_with != [digests]:
         raise ValueError(
             f"`--train` must be the text that {folder} began with. Received: "
             "other text. Name another `--output`."

@@ -120,14 +120,22 @@ class RunFolder:
 
     def begin(self, settings: dict, data: dict, translator: Translator):
         """Writes what a training begins with; removes one that was here."""
+        new_start = self.path("start.new")
+        shutil.rmtree(new_start, ignore_errors=True)
+        if settings["start_from"]:
+            try:  # first, as the disk may be full
+                translator.save(new_start)
+            except BaseException:
+                shutil.rmtree(new_start, ignore_errors=True)
+                raise
         with contextlib.suppress(FileNotFoundError):
-            os.remove(self.path(SETTINGS))  # first: what is left is no training
+            os.remove(self.path(SETTINGS))  # what is left is no training
         partial = tuple(f".{name}." for name in WRITTEN)
         for entry in os.scandir(self.path()):
             if entry.name in WRITTEN or entry.name.startswith(partial):
                 shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
         if settings["start_from"]:
-            translator.save(self.path(START))
+            os.rename(new_start, self.path(START))
         else:
             write_file(self.path(TOKENIZER), translator.tokenizer.model)
         begun = {

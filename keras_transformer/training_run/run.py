@@ -261,8 +261,8 @@ class TrainingRun:
         """
         goes_on = self.folder.has_training() and not overwrite
         if goes_on:
-            stack.enter_context(self.folder.lock())
             self.folder.check_same(self._settings(), data)
+            stack.enter_context(self.folder.lock())  # marks the folder as ours
         else:
             if resume:
                 raise ValueError(
@@ -300,10 +300,14 @@ class TrainingRun:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
+            advice = "then start the same command again."
+            if self.history is not None:
+                advice = (
+                    "the same command, without `--overwrite`, goes on from the "
+                    "last checkpoint."
+                )
             raise OSError(
-                f"The disk is full: {error}. {self.state()} Make room; the "
-                "same command, without `--overwrite`, goes on from the last "
-                "checkpoint."
+                f"The disk is full: {error}. {self.state()} Make room; {advice}"
             ) from error
 
     def _check(self, validation):

@@ -57,12 +57,18 @@ class Start:
             role: os.path.join(folder, name)
             for role, name in description["files"].items()
         }
-        vocabularies = tuple(
-            Tokenizer.load(files[role]).model
-            for role in ("tokenizer", "target_tokenizer")
-        )
+        try:
+            vocabularies = tuple(
+                Tokenizer.load(files[role]).model
+                for role in ("tokenizer", "target_tokenizer")
+            )
+            weights = read_weights(files["weights"])
+        except FileNotFoundError:
+            if read_description(folder) == description:
+                raise
+            return cls.load(folder)  # saved anew in the meantime
         start = cls(description["model"], vocabularies, description["search"])
-        return start, read_weights(files["weights"])
+        return start, weights
 
     def config(self) -> dict:
         """The arguments of the `Transformer`."""

@@ -392,9 +392,10 @@ def test_label_of_padding_weighs_nothing_where_its_input_is_a_token(
     expected = copying_model.evaluate(
         inputs, labels, sample_weight=weights, **options
     )
-    found = copying_model.evaluate(inputs, labels, **options)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    for as_given in (labels, labels.astype("float32")):
+        found = copying_model.evaluate(inputs, as_given, **options)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-5)
     sentences = np.arange(64) % 3
     expected = copying_model.evaluate(
         inputs, labels, sample_weight=weights * sentences[:, None], **options
@@ -412,6 +413,14 @@ def test_weights_of_sentences_are_those_of_their_tokens():
     loss = kt.LabelSmoothedCrossentropy(0.1)
     found = loss(labels, logits, sample_weight=np.array([1.0, 0.0]))
     expected = loss(labels[:1], logits[:1])
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
+    found = loss(labels.tolist(), logits, sample_weight=[[1.0, 1.0], [0, 0]])
+    np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
+    # One weight for all is that of the mean.
+    found, expected = (
+        loss(labels, logits, sample_weight=2.0),
+        loss(labels, logits),
+    )
     np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
 
 

@@ -64,6 +64,18 @@ def test_ids_are_not_rounded_to_half_precision(dtype):
     )
 
 
+def test_inputs_of_a_subclass_stay_as_they_are():
+    class Sharing(kt.Transformer):
+        def call(self, inputs, training=None):
+            return super().call(inputs, training) * inputs["share"]
+
+    model = Sharing(V, **SIZES)
+    ids = np.full((2, 3), 4)
+    inputs = {"source_ids": ids, "target_ids": ids, "share": np.float32(0.5)}
+    whole = model({**inputs, "share": np.float32(1)})
+    np.testing.assert_allclose(model(inputs), whole / 2, rtol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 def test_quantised_model_is_used_but_not_saved(tmp_path):
     model = small_model()
