@@ -36,6 +36,7 @@ from keras_transformer.training_run.callbacks import Report
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed
+from keras_transformer.training_run.folder import START
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.folder import fingerprint
 from keras_transformer.training_run.start import Start
@@ -208,7 +209,7 @@ class TrainingRun:
             tokenizers = start.tokenizers()
             self._read(source, target, validation, tokenizers)
             self._make_model(start, tokenizers)
-            self._check_lines(validation[0] if validation else source)
+            self._choose_translated(validation[0] if validation else source)
             with self._full_disk_explained():
                 by_chief(
                     lambda: self._begin(
@@ -271,7 +272,7 @@ class TrainingRun:
                 )
             self.folder.check_free(overwrite)
         if self.start_from:
-            place = self.folder.path("start") if goes_on else self.start_from
+            place = self.folder.path(START) if goes_on else self.start_from
             start, self.start_weights = Start.load(place)
             self._check_longest(start)
             return goes_on, start
@@ -422,8 +423,8 @@ class TrainingRun:
             part=self.distribution.process,
         )
 
-    def _check_lines(self, path):
-        """Finds a sample, and raises if what BLEU translates is too long."""
+    def _choose_translated(self, path):
+        """Takes the sample of each epoch; raises if a line for BLEU is long."""
         limit = longest_source(self.translator.model)
         encode = self.translator.tokenizer.encode
         self.sample = next(
