@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.tensorflow_only import halves
+from keras_transformer.tensorflow_only import random_halves
 
 BITS = 16  # of a random number: shares are rounded to 1 / 65,536
 
@@ -16,7 +16,8 @@ class Dropout(keras.layers.Dropout):
     number of 32 bits where Keras draws one for each: on a processor the random
     numbers are most of what dropout costs. The share is rounded to a multiple
     of `2^-16`, and what is kept scaled by the inverse of what that keeps. JAX
-    draws integers from twice their bits, which would save nothing.
+    draws integers from twice their bits, which would save nothing. Then each
+    device of a `tf.distribute` strategy also drops other entries.
 
     Args:
         rate: Share to drop, in `[0, 1)`.
@@ -35,14 +36,10 @@ class Dropout(keras.layers.Dropout):
         if not (training and self._draws_in_two(inputs, dropped)):
             return super().call(inputs, training=training)
         width = inputs.shape[-1]
-        bits = keras.random.randint(
-            (*ops.shape(inputs)[:-1], width // 2),
-            -(2**31),
-            2**31 - 1,
-            dtype="int32",
-            seed=self.seed_generator,
+        drawn = random_halves(
+            (*ops.shape(inputs)[:-1], width // 2), self.seed_generator
         )
-        drawn = ops.reshape(halves(bits), ops.shape(inputs))
+        drawn = ops.reshape(drawn, ops.shape(inputs))
         kept = drawn >= dropped - 2 ** (BITS - 1)
         scale = ops.cast(1 / (1 - dropped / 2**BITS), inputs.dtype)
         return ops.where(kept, inputs * scale, ops.cast(0, inputs.dtype))

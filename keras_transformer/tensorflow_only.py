@@ -51,16 +51,56 @@ def replica_context():
     """What joins the devices of a `tf.distribute` strategy, inside a step.
 
     Keras adds up the gradients of the devices, and has no name for adding up
-    anything else. `None` outside a step of several devices.
+    anything else. `None` outside of a step, or without a strategy; a strategy
+    may have one device.
     """
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf
 
-    context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
+    if not tf.distribute.has_strategy():
         return None
-    return context
+    return tf.distribute.get_replica_context()
+
+
+def dense(gradient):
+    """Adds up the rows of the same token in the gradient of an embedding.
+
+    On TensorFlow it is a list of rows, one for each token.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return gradient
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(gradient)
+
+
+def sum_over_devices(devices, gradients):
+    """Adds up what the devices of a `replica_context` have of each gradient."""
+    import tensorflow as tf
+
+    return devices.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+
+
+def update_on_devices(devices, function, variables, *values):
+    """Calls a function of each variable, on each device for its copy.
+
+    Args:
+        devices: A `replica_context`.
+        function: Function of a `tf.Variable` and its values, which assigns.
+        variables: Those of Keras, or of TensorFlow.
+        *values: Lists of tensors, each with one for each variable.
+    """
+
+    def update(strategy, *values):
+        for variable, *of_it in zip(variables, *values, strict=True):
+            if isinstance(variable, keras.Variable):
+                variable = variable.value
+            strategy.extended.update(
+                variable, function, args=of_it, group=False
+            )
+
+    devices.merge_call(update, args=values)
 
 
 def gather_rows(x, places):
@@ -75,13 +115,30 @@ def gather_rows(x, places):
     return tf.gather(x, places, axis=1, batch_dims=1)
 
 
-def halves(numbers):
-    """Reads int32 `(...)` as int16 `(..., 2)`, on TensorFlow.
+def random_halves(shape, seed_generator):
+    """Draws int16 `(..., 2)`, of any value, from random numbers of 32 bits.
 
-    `ops.view` reshapes the int32 first, which TensorFlow does on the host.
+    Each device of a strategy draws others, which Keras has no name for. And
+    its `ops.view` would reshape the numbers, which TensorFlow does on the host.
+
+    Args:
+        shape: That of the numbers.
+        seed_generator: A `keras.random.SeedGenerator`.
     """
     import tensorflow as tf
 
+    seed = seed_generator.next()
+    devices = replica_context()
+    if devices is not None:
+        seed += tf.cast(devices.replica_id_in_sync_group, seed.dtype)
+    numbers = tf.random.stateless_uniform(
+        shape,
+        # Int32 from Keras's int64, as Keras casts it.
+        tf.cast(tf.math.floormod(seed, tf.int32.max - 1), tf.int32),
+        minval=tf.int32.min,
+        maxval=tf.int32.max,
+        dtype=tf.int32,
+    )
     return tf.bitcast(numbers, tf.int16)
 
 
@@ -118,6 +175,6 @@ def update_by_adam(
         beta1=beta_1,
         beta2=beta_2,
         epsilon=epsilon,
-        grad=tf.cast(tf.convert_to_tensor(gradient), "float32"),
+        grad=tf.cast(dense(gradient), "float32"),
     )
     return True

@@ -423,14 +423,6 @@ def test_sizes_out_of_range(text, tmp_path):
         assert not (tmp_path / "run").exists(), option
 
 
-def test_distribution_without_all_options(text, tmp_path):
-    result = run(
-        *("train", *text, "-o", tmp_path / "run", *TRAINING),
-        *("--distribute", "mirrored", "--clip-norm", "1"),
-    )
-    assert_is_one_line(result, "`distribute='mirrored'` goes without .*")
-
-
 def test_resume_without_a_translator(text, tmp_path):
     result = run("train", *text, "-o", tmp_path / "run", "--resume", *TRAINING)
     assert_is_one_line(result, "There is no training to go on with in .*")

@@ -229,7 +229,7 @@ def main(arguments=None):
     parser.add_argument(
         "--distribute",
         choices=("mirrored",),
-        help="train on all GPUs of this machine; goes without --accumulate",
+        help="train on all GPUs of this machine",
     )
     parser.add_argument("--dry-run", action="store_true")
     try:

@@ -1,8 +1,13 @@
 """The optimizer of section 5.3."""
 
 import keras
+from keras import ops
 
+from keras_transformer.tensorflow_only import dense
+from keras_transformer.tensorflow_only import replica_context
+from keras_transformer.tensorflow_only import sum_over_devices
 from keras_transformer.tensorflow_only import update_by_adam
+from keras_transformer.tensorflow_only import update_on_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -14,12 +19,17 @@ class Adam(keras.optimizers.Adam):
     it, used here for float32 weights without `amsgrad`; the rest, and other
     backends, are left to Keras.
 
-    It differs from `keras.optimizers.Adam` in two points. With
-    `gradient_accumulation_steps` a schedule counts updates, not batches. And
-    where one operation does it all, and an embedding's gradient is a list of
-    rows, one for each token, those of the same token are added up before they
-    are squared, as the definition has it; Keras squares each and adds the
-    squares.
+    It differs from `keras.optimizers.Adam` in three points:
+
+    - With `gradient_accumulation_steps` a schedule counts updates, not
+      batches.
+    - Where an embedding's gradient is a list of rows, one for each token,
+      those of the same token are added up before they are clipped, or squared
+      by that one operation, as the definitions have it. Keras squares each and
+      adds up the squares.
+    - On several devices of a `tf.distribute` strategy it clips the sum of
+      their gradients, and accumulates that, and so comes to what one device
+      does. Keras clips those of each device, and cannot accumulate them.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.
@@ -57,6 +67,72 @@ class Adam(keras.optimizers.Adam):
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             return rate(self.iterations)  # of updates; Keras: of batches
         return super()._get_current_learning_rate()
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        devices = replica_context()
+        if devices is not None:
+            grads = sum_over_devices(devices, grads)
+        if devices is not None and self.gradient_accumulation_steps:
+            self._accumulate_on_devices(devices, grads, trainable_variables)
+        else:
+            super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _clip_gradients(self, grads):
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:
+            grads = [dense(gradient) for gradient in grads]
+        return super()._clip_gradients(grads)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        return list(grads_and_vars)  # they are summed already, to be clipped
+
+    def _accumulate_on_devices(self, devices, gradients, variables):
+        """Updates after each so many batches.
+
+        Keras decides for all weights at once whether to. TensorFlow's devices
+        cannot meet within a condition, so it is decided for each weight here.
+        """
+        steps = self.gradient_accumulation_steps
+        if self.use_ema:
+            raise ValueError(
+                "`gradient_accumulation_steps` goes without `use_ema` on "
+                "several devices. `WeightAveraging` goes with it. Received: "
+                f"gradient_accumulation_steps={steps}, use_ema=True."
+            )
+        is_last = (self._iterations.value + 1) % steps == 0
+        accumulators = [
+            self._accumulated_gradients[self._get_variable_index(variable)]
+            for variable in variables
+        ]
+        sums = [
+            gradient + accumulator
+            for gradient, accumulator in zip(
+                gradients, accumulators, strict=True
+            )
+        ]
+        update_on_devices(
+            devices,
+            lambda accumulator, new: accumulator.assign(new),
+            accumulators,
+            [ops.where(is_last, ops.zeros_like(x), x) for x in sums],
+        )
+
+        def update(variable, gradient, is_last, learning_rate):
+            def update_now():
+                if self.weight_decay and self._use_weight_decay(variable):
+                    share = learning_rate * self.weight_decay
+                    variable.assign_sub(variable * share)
+                self.update_step(gradient, variable, learning_rate)
+
+            ops.cond(is_last, update_now, lambda: None)
+
+        update_on_devices(
+            devices,
+            update,
+            variables,
+            self._clip_gradients([x / steps for x in sums]),
+            [is_last] * len(variables),
+            [self.learning_rate] * len(variables),
+        )
 
     def update_step(self, gradient, variable, learning_rate):
         """One update of one weight, Algorithm 1 of Kingma and Ba, 2015."""

@@ -110,7 +110,7 @@ class Distribution:
         return multihost_utils.reached_preemption_sync_point(step)
 
 
-def check_distribution(name: str | None, clip_norm: float, accumulate: int):
+def check_distribution(name: str | None):
     """Raises `ValueError` if a training cannot be distributed so."""
     if name is None:
         return
@@ -124,14 +124,6 @@ def check_distribution(name: str | None, clip_norm: float, accumulate: int):
         raise ValueError(
             f"`distribute={name!r}` needs KERAS_BACKEND={backend} in the "
             f"environment. Received: {keras.backend.backend()}."
-        )
-    # Keras clips before it adds up the gradients of the devices, and cannot
-    # add them up in a condition.
-    if name == "mirrored" and (clip_norm or accumulate > 1):
-        raise ValueError(
-            "`distribute='mirrored'` goes without `clip_norm` and "
-            f"`accumulate`. Received: clip_norm={clip_norm}, accumulate="
-            f"{accumulate}. `distribute='multihost'` has both."
         )
 
 

@@ -349,7 +349,7 @@ class TrainingRun:
                 "`deterministic` needs the TensorFlow backend. Received: "
                 f"deterministic=True with {keras.backend.backend()}."
             )
-        check_distribution(self.distribute, self.clip_norm, self.accumulate)
+        check_distribution(self.distribute)
         self.averaging = None
         if self.average_last or self.average_decay:
             self.averaging = WeightAveraging(

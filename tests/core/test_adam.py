@@ -90,11 +90,18 @@ class OneHotEmbedding(keras.layers.Embedding):
         return keras.ops.one_hot(rows, self.input_dim) @ self.embeddings
 
 
-def test_gradients_of_the_same_token_are_added_up():
-    expected = keras.optimizers.Adam(schedule(), beta_2=0.98, epsilon=1e-9)
+@pytest.mark.parametrize(
+    "options", [{}, {"global_clipnorm": 0.1}, {"clipvalue": 0.01}]
+)
+def test_gradients_of_the_same_token_are_added_up(options):
+    expected = keras.optimizers.Adam(
+        schedule(), beta_2=0.98, epsilon=1e-9, **options
+    )
     assert_same(
         train(
-            kt.Adam(schedule()), inputs=IDS, embedding=keras.layers.Embedding
+            kt.Adam(schedule(), **options),
+            inputs=IDS,
+            embedding=keras.layers.Embedding,
         ),
         train(expected, inputs=IDS, embedding=OneHotEmbedding),
     )
