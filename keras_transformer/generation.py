@@ -48,12 +48,13 @@ def generate(
         "source_ids", source_ids, model.source_vocabulary_size
     )
     check_padding_last("source_ids", source_ids)
+    rows, given_length = source_ids.shape
+    source_ids = _cut(source_ids)
     check_length("source_ids", source_ids, model.max_length)
     check_limits(min_length, max_length)
     _check_search(search, model.vocabulary_size)
     # A copy, as what is compiled is kept and the user's own may change.
     search = search.from_config(search.get_config())
-    rows, length = source_ids.shape
     inputs = {"source_ids": source_ids}
     if max_length is not None:
         inputs["max_lengths"] = np.full((rows,), max_length, "int32")
@@ -75,9 +76,8 @@ def generate(
         jit_compile,
     )
     target_ids, scores, token_scores = (x[:rows] for x in found)
-    used = np.sum(target_ids != PAD_TOKEN_ID, axis=-1)
-    longest = np.max(used, initial=0)
-    target_ids = target_ids[:, :, :longest]
+    target_ids = _cut(target_ids)
+    longest = target_ids.shape[2]
     results = [target_ids]
     if return_scores:
         results.append(scores)
@@ -91,7 +91,10 @@ def generate(
             target_ids.reshape((rows * width, longest)),
             jit_compile,
         )
-        results.append(attention.reshape((rows, width, longest, length)))
+        attention = attention.reshape(
+            (rows, width, longest, source_ids.shape[1])
+        )
+        results.append(_widened(attention, given_length))
     if search.num_hypotheses == 1:
         results = [x[:, 0] for x in results]
     return tuple(results)
@@ -101,6 +104,7 @@ def score(model, source_ids, target_ids, jit_compile):
     """Computes how probable targets are, as `Transformer.score` says."""
     inputs = _checked_pairs(model, source_ids, target_ids)
     rows, length = inputs["target_ids"].shape
+    given_length = np.shape(target_ids)[1]
     jit_compile = _jit_or_default(jit_compile)
     token_scores = model._functions.run(
         ("score",),
@@ -108,6 +112,7 @@ def score(model, source_ids, target_ids, jit_compile):
         _filled_up(inputs, jit_compile, model.max_length),
         jit_compile,
     )[:rows, :length]
+    token_scores = _widened(token_scores, given_length)
     return token_scores, np.sum(token_scores, axis=1)
 
 
@@ -194,7 +199,7 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     check_prefix_lengths(
         "target_prefix_ids", lengths, source_lengths, max_length, model
     )
-    return prefix_ids[:, : np.max(lengths, initial=0)]
+    return _cut(prefix_ids)
 
 
 def _checked_pairs(model, source_ids, target_ids):
@@ -210,8 +215,21 @@ def _checked_pairs(model, source_ids, target_ids):
     pairs = {"source_ids": source_ids, "target_ids": target_ids}
     for name, ids in pairs.items():
         check_padding_last(name, ids)
-        check_length(name, ids, model.max_length)
+        pairs[name] = _cut(ids)
+        check_length(name, pairs[name], model.max_length)
     return pairs
+
+
+def _cut(ids):
+    """Leaves out the last columns, as far as they are padding in all rows."""
+    used = np.sum(ids != PAD_TOKEN_ID, axis=-1)
+    return ids[..., : np.max(used, initial=0)]
+
+
+def _widened(x, length):
+    """Adds zeros to the last axis, up to a length."""
+    missing = length - x.shape[-1]
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
 
 
 def _jit_or_default(jit_compile):

@@ -414,6 +414,36 @@ def test_attention_of_a_copy_is_its_source(copying_model):
     np.testing.assert_allclose(attention, expected, atol=1e-4)
 
 
+def test_columns_of_padding_do_not_count():
+    """As `max_length` is that of what there is."""
+    model = kt.Transformer(
+        V, **SIZES, positional_encoding="learned", max_length=S
+    )
+    options = {"max_length": T, "return_attention": True}
+    prefixes = SOURCE_IDS[:, :1]
+    wide, wide_prefixes = (
+        np.pad(ids, ((0, 0), (0, 40))) for ids in (SOURCE_IDS, prefixes)
+    )
+    expected_ids, expected_scores, expected = model.generate(
+        SOURCE_IDS, target_prefix_ids=prefixes, **options
+    )
+    target_ids, scores, attention = model.generate(
+        wide, target_prefix_ids=wide_prefixes, **options
+    )
+    np.testing.assert_array_equal(target_ids, expected_ids)
+    np.testing.assert_allclose(scores, expected_scores, atol=1e-4)
+    assert attention.shape == (*target_ids.shape, S + 40)
+    np.testing.assert_allclose(attention[..., :S], expected, atol=1e-4)
+    assert not attention[..., S:].any()
+
+    expected, expected_totals = model.score(SOURCE_IDS, SOURCE_IDS)
+    found, totals = model.score(wide, wide)
+    np.testing.assert_allclose(totals, expected_totals, atol=1e-4)
+    assert found.shape == wide.shape
+    np.testing.assert_allclose(found[:, :S], expected, atol=1e-4)
+    assert not found[:, S:].any()
+
+
 @each_search
 def test_no_search_depends_on_batch_order_or_padding(copying_model, search):
     options = {"search": search, "max_length": 9}
