@@ -1,5 +1,6 @@
 """Tokenizer: SentencePiece in Python and inside TensorFlow's graphs."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -27,6 +28,8 @@ from keras_transformer.text.lines import lines_of
 from keras_transformer.text.lines import name_of
 
 MODEL_TYPES = ("unigram", "bpe")
+
+SPECIAL_IDS = (PAD_TOKEN_ID, UNKNOWN_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID)
 
 # The special pieces and one more.
 LEAST_VOCABULARY_SIZE = 5
@@ -75,23 +78,22 @@ class Tokenizer:
                 "`Tokenizer.load(path)`."
             )
         self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise ValueError(
-                "`model` must be a SentencePiece model. Received: "
-                f"{len(model)} bytes that are none."
-            ) from error
+        self._processor = _processor_of(model)
         self._check_special_ids()
-        settings = sentencepiece_model_pb2.ModelProto.FromString(
-            model
-        ).trainer_spec
+        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        settings, normalizer = proto.trainer_spec, proto.normalizer_spec
         self.is_unigram = settings.model_type == settings.UNIGRAM
         self.has_byte_fallback = settings.byte_fallback
         # Whether tensorflow-text's fast operation, which runs in LiteRT, has
-        # the same ids: it has others for BPE, and knows no byte pieces.
-        self.is_fast = self.is_unigram and not self.has_byte_fallback
+        # the same ids: it has others for BPE, knows no byte pieces, and splits
+        # at the start of words, where it takes a tab for a blank.
+        self.is_fast = (
+            self.is_unigram
+            and not self.has_byte_fallback
+            and not settings.treat_whitespace_as_suffix
+            and normalizer.add_dummy_prefix
+            and bool(normalizer.precompiled_charsmap)
+        )
         self.pieces = [
             self._processor.IdToPiece(index)
             for index in range(self.vocabulary_size)
@@ -195,8 +197,23 @@ class Tokenizer:
             ValueError: If it is no SentencePiece model, or has other special
                 ids than ours.
         """
-        with open(check_file(path), "rb") as file:
+        with open(check_file(path), "rb") as file, _naming(path):
             return cls(file.read())
+
+    @classmethod
+    def from_sentencepiece(cls, path) -> "Tokenizer":
+        """Reads any SentencePiece `.model` file, for a model to be trained.
+
+        The pieces stay what they are and the special ones are moved to our
+        ids, or added, so that text is split in the same way but the ids are
+        others than in the file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If it is no SentencePiece model.
+        """
+        with open(check_file(path), "rb") as file, _naming(path):
+            return cls(_with_our_special_ids(file.read()))
 
     def save(self, path):
         """Writes a SentencePiece `.model` file, which other tools read too."""
@@ -288,24 +305,14 @@ class Tokenizer:
         return content
 
     def _check_special_ids(self):
-        found = (
-            self._processor.pad_id(),
-            self._processor.unk_id(),
-            self._processor.bos_id(),
-            self._processor.eos_id(),
-        )
-        expected = (
-            PAD_TOKEN_ID,
-            UNKNOWN_TOKEN_ID,
-            START_TOKEN_ID,
-            END_TOKEN_ID,
-        )
-        if found != expected:
+        found = _special_ids(self._processor)
+        if found != SPECIAL_IDS:
             raise ValueError(
                 "`model` must have the ids 0 padding, 1 unknown, 2 start, 3 "
                 "end. Received: padding, unknown, start, end = "
-                f"{', '.join(map(str, found))}. Train it with --pad_id=0 "
-                "--unk_id=1 --bos_id=2 --eos_id=3."
+                f"{', '.join(map(str, found))}. "
+                "`Tokenizer.from_sentencepiece` moves them, for a model that "
+                "is not trained yet."
             )
 
 
@@ -346,6 +353,61 @@ class TensorTokenizer(tf.Module):
         return self.operations.detokenize(
             tf.RaggedTensor.from_tensor(ids, lengths)
         )
+
+
+@contextlib.contextmanager
+def _naming(path):
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error.__cause__
+
+
+def _processor_of(model):
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise ValueError(
+            "`model` must be a SentencePiece model. Received: "
+            f"{len(model)} bytes that are none."
+        ) from error
+    return processor
+
+
+def _special_ids(processor):
+    return (
+        processor.pad_id(),
+        processor.unk_id(),
+        processor.bos_id(),
+        processor.eos_id(),
+    )
+
+
+def _with_our_special_ids(model):
+    """Puts the special pieces of a SentencePiece model first, in our order."""
+    if _special_ids(_processor_of(model)) == SPECIAL_IDS:
+        return model
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    settings = proto.trainer_spec
+    kind = proto.SentencePiece
+    special = {
+        PAD_TOKEN_ID: kind(piece=settings.pad_piece, type=kind.CONTROL),
+        UNKNOWN_TOKEN_ID: kind(piece=settings.unk_piece, type=kind.UNKNOWN),
+        START_TOKEN_ID: kind(piece=settings.bos_piece, type=kind.CONTROL),
+        END_TOKEN_ID: kind(piece=settings.eos_piece, type=kind.CONTROL),
+    }
+    names = {piece.piece for piece in special.values()}
+    pieces = [special[token_id] for token_id in sorted(special)]
+    pieces += [piece for piece in proto.pieces if piece.piece not in names]
+    del proto.pieces[:]
+    proto.pieces.extend(pieces)
+    settings.vocab_size = len(pieces)
+    settings.pad_id = PAD_TOKEN_ID
+    settings.unk_id = UNKNOWN_TOKEN_ID
+    settings.bos_id = START_TOKEN_ID
+    settings.eos_id = END_TOKEN_ID
+    return proto.SerializeToString()
 
 
 class _Counted:

@@ -418,7 +418,7 @@ def test_refuses_other_special_ids(lines, tmp_path, options, found):
     model = other_tokenizer(lines, **options)
     message = (
         r"0 padding, 1 unknown, 2 start, 3 end\. Received: padding, unknown, "
-        rf"start, end = {found}\. Train it with --pad_id=0"
+        rf"start, end = {found}\. `Tokenizer\.from_sentencepiece` moves them"
     )
     with pytest.raises(ValueError, match=message):
         kt.Tokenizer(model)
@@ -426,6 +426,65 @@ def test_refuses_other_special_ids(lines, tmp_path, options, found):
     path.write_bytes(model)
     with pytest.raises(ValueError, match=message):
         kt.Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pad_id": 3, "unk_id": 0, "bos_id": 1, "eos_id": 2},
+        {"bos_id": -1, "eos_id": -1, "model_type": "bpe"},
+        {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3},
+        {"user_defined_symbols": "<sep>,<pad>", "unk_piece": "<u>"},
+    ],
+)
+def test_special_ids_of_others_are_moved(lines, tmp_path, options):
+    model = other_tokenizer(lines, **options)
+    path = tmp_path / "other.model"
+    path.write_bytes(model)
+    found = kt.Tokenizer.from_sentencepiece(path)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+    texts = [text for text in lines if "<pad>" not in text][:50] + ["§ <sep>"]
+    for text, ids in zip(texts, found.encode(texts), strict=True):
+        pieces = [
+            theirs.unk_id() if theirs.is_unknown(i) else theirs.id_to_piece(i)
+            for i in theirs.encode(text)
+        ]
+        assert [
+            theirs.unk_id() if i == found.unknown_token_id else found.pieces[i]
+            for i in ids
+        ] == pieces
+    assert_same_in_python_and_in_graphs(found, texts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"treat_whitespace_as_suffix": True},
+        {"add_dummy_prefix": False},
+        {"normalization_rule_name": "identity"},
+        {"normalization_rule_name": "nmt_nfkc_cf"},
+        {"remove_extra_whitespaces": False},
+        {"model_type": "char"},
+    ],
+)
+def test_other_ways_to_split_are_the_same_in_python_and_in_graphs(
+    lines, options
+):
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    tokenizer = kt.Tokenizer(other_tokenizer(lines, **ids, **options))
+    texts = [*lines[:50], *ODD_TEXTS.values()]
+    assert_same_in_python_and_in_graphs(tokenizer, texts)
+
+
+def test_moving_special_ids_needs_a_model(tmp_path):
+    path = tmp_path / "junk.model"
+    path.write_bytes(b"junk")
+    message = "junk.model: `model` must be a SentencePiece model. Received: 4"
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.from_sentencepiece(path)
+    with pytest.raises(FileNotFoundError, match="No such file"):
+        kt.Tokenizer.from_sentencepiece(tmp_path / "missing.model")
 
 
 @pytest.mark.parametrize("junk", [b"", b"junk", b"\x00" * 1000, b"\xff" * 77])
