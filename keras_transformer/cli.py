@@ -191,11 +191,30 @@ def train(
         Preset.TINY
     ),
     vocabulary_size: Annotated[
-        int, typer.Option(help="Pieces of the vocabulary both sides share.")
+        int,
+        typer.Option(help="Pieces of the vocabulary that both sides share."),
     ] = 8000,
     model_type: Annotated[
         ModelType, typer.Option(help="Kind of vocabulary.")
     ] = ModelType.UNIGRAM,
+    separate_vocabularies: Annotated[
+        bool,
+        typer.Option(
+            "--separate-vocabularies",
+            help="Learn one of each side instead, for languages that share "
+            "few letters.",
+        ),
+    ] = False,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="SentencePiece model to take rather than learn one; of the "
+            "source, with the next."
+        ),
+    ] = None,
+    target_tokenizer: Annotated[
+        Path | None, typer.Option(help="That of the target.")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
     tokens_per_batch: Annotated[
         int, typer.Option(help="Tokens of a batch on each side, with padding.")
@@ -325,23 +344,24 @@ def train(
     with _quiet_start():
         from keras_transformer.training_run import TrainingRun
 
-    def chosen(name, value):
-        """No default says what the model is where there is one already."""
+    def chosen(name, value, *others):
+        """No default says anew what one of the others says already."""
         typed = context.get_parameter_source(name).name == "COMMANDLINE"
-        return value if typed or not start_from else None
+        return value if typed or not any(others) else None
 
+    vocabulary = start_from, tokenizer
     run = TrainingRun(
         os.fspath(output),
         epochs=epochs,
-        preset=chosen("preset", preset.value),
-        vocabulary_size=chosen("vocabulary_size", vocabulary_size),
-        model_type=chosen("model_type", model_type.value),
+        preset=chosen("preset", preset.value, start_from),
+        vocabulary_size=chosen("vocabulary_size", vocabulary_size, *vocabulary),
+        model_type=chosen("model_type", model_type.value, *vocabulary),
         tokens_per_batch=tokens_per_batch,
         max_length=max_length,
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
         dropout=dropout,
-        normalize_first=chosen("normalize_first", normalize_first),
+        normalize_first=chosen("normalize_first", normalize_first, start_from),
         label_smoothing=label_smoothing,
         clip_norm=clip_norm,
         accumulate=accumulate,
@@ -357,6 +377,9 @@ def train(
         seed=seed,
         deterministic=deterministic,
         distribute=distribute and distribute.value,
+        separate_vocabularies=separate_vocabularies or None,
+        tokenizer=tokenizer and os.fspath(tokenizer),
+        target_tokenizer=target_tokenizer and os.fspath(target_tokenizer),
         start_from=start_from and os.fspath(start_from),
     )
     command = f"keras-transformer {shlex.join(sys.argv[1:])}"

@@ -283,6 +283,25 @@ def test_training_starts_from_a_translator(trained, tmp_path):
         np.testing.assert_allclose(found, weight, atol=1e-5)
 
 
+def test_training_with_given_vocabularies(trained, tmp_path):
+    source, target = trained.source, trained.target
+    paths = [tmp_path / "en.model", tmp_path / "de.model"]
+    for path, text in zip(paths, (source, target), strict=True):
+        kt.Tokenizer.train([text], 40, model_type="bpe", verbose=0).save(path)
+    command = [
+        *("train", source, target, "-o", tmp_path / "run", "--epochs", "1"),
+        *("--tokens-per-batch", "32", "--max-length", "32"),
+        *("--tokenizer", paths[0], "--target-tokenizer", paths[1]),
+    ]
+    result = run(*command, "--model-type", "bpe")
+    assert_is_one_line(result, "`model_type` must be left out with .*")
+    result = run(*command)
+    assert result.code == 0, result.errors
+    translator = kt.Translator.load(tmp_path / "run")
+    assert translator.tokenizer.model == paths[0].read_bytes()
+    assert translator.target_tokenizer.model == paths[1].read_bytes()
+
+
 def test_same_command_after_the_end_says_so(trained, tmp_path):
     before = files_in(trained.folder)
     result = run(

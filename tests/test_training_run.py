@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+import sentencepiece
 import tensorflow as tf
 
 import keras_transformer as kt
@@ -594,6 +595,7 @@ def test_training_starts_from_another_translator(
     [
         ({"preset": "base"}, "`preset` must be left out with `start_from`, "),
         ({"normalize_first": False}, "`normalize_first` must be left out"),
+        ({"tokenizer": "x.model"}, "`tokenizer` must be left out with `start_"),
         ({"max_length": 49, "tokens_per_batch": 64},
          "`max_length` must be at most that of `start_from`. Received: "
          "max_length=49, .*translator has 48"),
@@ -636,6 +638,104 @@ def test_start_must_be_another_translator(trained, text, tmp_path):
         with pytest.raises(kind, match=message):
             train(trained.folder, text, settings, overwrite=True)
     assert losses(trained.folder) == trained.losses
+
+
+# Vocabularies.
+
+
+@pytest.fixture
+def others_vocabulary(text, tmp_path):
+    """Of SentencePiece itself, with other special ids than ours."""
+    sentencepiece.SentencePieceTrainer.train(
+        input=[os.fspath(path) for path in text],
+        model_prefix=os.fspath(tmp_path / "other"),
+        vocab_size=50,
+        model_type="bpe",
+        minloglevel=2,
+    )
+    return os.fspath(tmp_path / "other.model")
+
+
+def goes_on_with_the_same_vocabularies(folder, text, settings):
+    """Trains an epoch and, after what it was given is gone, another."""
+    translator = train(folder, text, {**settings, "epochs": 1}).translator
+    for path in (settings.get("tokenizer"), settings.get("target_tokenizer")):
+        if path:
+            os.remove(path)
+    again = train(folder, text, {**settings, "epochs": 2}).translator
+    assert len(losses(folder)) == 2
+    found = kt.Translator.load(folder)
+    for other in (again, found):
+        assert other.tokenizer.model == translator.tokenizer.model
+        assert other.target_tokenizer.model == translator.target_tokenizer.model
+    return found
+
+
+def test_each_side_learns_a_vocabulary_of_its_own(text, tmp_path):
+    settings = {"vocabulary_size": 40, "separate_vocabularies": True}
+    translator = goes_on_with_the_same_vocabularies(
+        tmp_path / "run", text, settings
+    )
+    assert not translator.model.tie_source
+    for tokenizer, own, other in (
+        (translator.tokenizer, "▁sees", "▁sieht"),
+        (translator.target_tokenizer, "▁sieht", "▁sees"),
+    ):
+        assert tokenizer.vocabulary_size == 40
+        assert own in tokenizer.pieces
+        assert other not in tokenizer.pieces
+
+
+GIVEN = {"vocabulary_size": None, "model_type": None}
+
+
+def test_a_vocabulary_is_taken_from_a_file(text, tmp_path, others_vocabulary):
+    settings = {**GIVEN, "tokenizer": others_vocabulary}
+    expected = kt.Tokenizer.from_sentencepiece(others_vocabulary)
+    translator = goes_on_with_the_same_vocabularies(
+        tmp_path / "run", text, settings
+    )
+    assert translator.tokenizer.model == expected.model
+    assert translator.model.tie_source
+
+
+def test_vocabularies_of_both_sides_are_taken_from_files(
+    text, tmp_path, others_vocabulary
+):
+    path = tmp_path / "target.model"
+    target = kt.Tokenizer.train([text[1]], 40, model_type="bpe", verbose=0)
+    target.save(path)
+    settings = {
+        **GIVEN,
+        "tokenizer": others_vocabulary,
+        "target_tokenizer": os.fspath(path),
+    }
+    translator = goes_on_with_the_same_vocabularies(
+        tmp_path / "run", text, settings
+    )
+    assert translator.tokenizer.vocabulary_size == 51  # with padding
+    assert translator.target_tokenizer.model == target.model
+    assert not translator.model.tie_source
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "message"),
+    [
+        ({"tokenizer": "x.model"}, ValueError,
+         "`vocabulary_size` must be left out with `tokenizer`, which is not "
+         "learned. Received: vocabulary_size=54, tokenizer=x.model"),
+        ({**GIVEN, "tokenizer": "x.model", "separate_vocabularies": True},
+         ValueError, "`separate_vocabularies` must be left out with"),
+        ({"target_tokenizer": "x.model"}, ValueError,
+         "`target_tokenizer` needs `tokenizer`, that of the source"),
+        ({**GIVEN, "tokenizer": "x.model"}, FileNotFoundError,
+         "No such file: 'x.model'"),
+    ],
+)  # fmt: skip
+def test_vocabularies_that_cannot_be(text, tmp_path, settings, kind, message):
+    with pytest.raises(kind, match=message):
+        train(tmp_path / "run", text, settings)
+    assert not (tmp_path / "run").exists()
 
 
 # Early stopping and the best epoch.

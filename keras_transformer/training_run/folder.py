@@ -16,12 +16,14 @@ from keras_transformer.version import __version__
 LOCK = "lock"
 SETTINGS = "settings.json"
 TOKENIZER = "tokenizer.model"
+TARGET_TOKENIZER = "target_tokenizer.model"
 COMMANDS = "commands.txt"
 START = "start"
 # All that a training writes beside its lock.
 WRITTEN = (
     SETTINGS,
     TOKENIZER,
+    TARGET_TOKENIZER,
     COMMANDS,
     START,
     "checkpoints",
@@ -137,7 +139,11 @@ class RunFolder:
         if settings["start_from"]:
             os.rename(new_start, self.path(START))
         else:
-            write_file(self.path(TOKENIZER), translator.tokenizer.model)
+            tokenizer = translator.tokenizer
+            target_tokenizer = translator.target_tokenizer
+            write_file(self.path(TOKENIZER), tokenizer.model)
+            if target_tokenizer is not tokenizer:
+                write_file(self.path(TARGET_TOKENIZER), target_tokenizer.model)
         begun = {
             "keras_transformer": __version__,
             "settings": settings,
@@ -146,9 +152,12 @@ class RunFolder:
         text = json.dumps(begun, indent=2) + "\n"
         write_file(self.path(SETTINGS), text.encode())
 
-    def tokenizer(self) -> Tokenizer:
-        """The vocabulary that training learned when it began."""
-        return Tokenizer.load(self.path(TOKENIZER))
+    def tokenizers(self) -> list[Tokenizer]:
+        """The vocabulary that training began with, or one of each side."""
+        names = [TOKENIZER]
+        if os.path.exists(self.path(TARGET_TOKENIZER)):
+            names.append(TARGET_TOKENIZER)
+        return [Tokenizer.load(self.path(name)) for name in names]
 
     def add_command(self, command: str):
         """Notes the command line of a start, after those before it."""

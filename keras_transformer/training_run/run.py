@@ -5,7 +5,6 @@ import dataclasses
 import errno
 import importlib.util
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -14,12 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
-from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
-from keras_transformer.checks import check_not_negative
-from keras_transformer.checks import check_positive
-from keras_transformer.checks import check_positive_number
-from keras_transformer.checks import check_share
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.text.lines import lines_of
@@ -34,33 +28,19 @@ from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
 from keras_transformer.training_run.distribution import Distribution
-from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import START
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.folder import fingerprint
+from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.start import Start
 from keras_transformer.translator import Translator
 from keras_transformer.translator import check_to_translate
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import assign_named_weights
 
-# What may change when a training goes on: it changes no update, `distribute`
-# none but by dropout and rounding.
-MAY_CHANGE = (
-    "output",
-    "epochs",
-    "bleu",
-    "patience",
-    "save_every",
-    "distribute",
-)
-# What a translator to start from has already.
-OF_A_START = ("preset", "vocabulary_size", "model_type", "normalize_first")
 
-
-@dataclasses.dataclass
-class TrainingRun:
+class TrainingRun(TrainingOptions):
     """Trains a translator into a folder, epoch by epoch.
 
     The folder is a translator's (`Translator.load` reads it), with a folder
@@ -68,76 +48,7 @@ class TrainingRun:
     as CSV, for TensorBoard and as a picture. A training that was stopped or
     killed goes on from its last checkpoint, and comes to what it would have
     come to.
-
-    Attributes:
-        output: The folder.
-        epochs: Passes over the text.
-        preset: Size of the model; `None` with `start_from`, like the three
-            others that say what the model is.
-        vocabulary_size: Pieces of the vocabulary that both sides share.
-        model_type: Kind of vocabulary, `"unigram"` or `"bpe"`.
-        tokens_per_batch: Tokens of a batch on each side, with padding.
-        max_length: Longest sentence to keep, in tokens.
-        learning_rate: Peak learning rate; equation 3's by default.
-        warmup_steps: Updates until the peak.
-        dropout: Share to drop; the preset's, or that of `start_from`, by
-            default.
-        normalize_first: Whether to normalise before each sublayer.
-        label_smoothing: Share of the label to spread.
-        clip_norm: Largest norm of all gradients together; 0 for any.
-        accumulate: Batches of one update.
-        average_last: Samples in the mean of the weights that is validated
-            and saved in place of the last weights; 0 for none.
-        average_decay: Decay of an exponential mean instead; 0 for none.
-        average_every: Updates between two samples of the mean; 0 for each
-            epoch or each update, as in `WeightAveraging`.
-        bleu: Whether to score translations of the validation text.
-        monitor: What `patience` and `keep_best` go by: `"val_loss"` or
-            `"val_bleu"`.
-        patience: Epochs without an improvement before training stops; 0 for
-            no stop.
-        keep_best: Whether to save the translator of the best epoch, rather
-            than the last.
-        save_every: Updates between two checkpoints within an epoch; 0 for
-            one at its end alone.
-        dtype: Keras dtype policy.
-        seed: Makes weights, order and dropout repeatable.
-        deterministic: Whether repetitions are equal bit by bit.
-        distribute: `"mirrored"` for all devices of this machine, with
-            TensorFlow; `"multihost"` for those of several processes, with
-            JAX. Batches are the same as on one device.
-        start_from: Folder of a translator whose weights, vocabulary and
-            search training starts with. It is copied: the folder may change
-            while training goes on.
     """
-
-    output: str
-    epochs: int
-    preset: str | None
-    vocabulary_size: int | None
-    model_type: str | None
-    tokens_per_batch: int
-    max_length: int
-    learning_rate: float | None
-    warmup_steps: int
-    dropout: float | None
-    normalize_first: bool | None
-    label_smoothing: float
-    clip_norm: float
-    accumulate: int
-    average_last: int
-    average_decay: float
-    average_every: int
-    bleu: bool
-    monitor: str
-    patience: int
-    keep_best: bool
-    save_every: int
-    dtype: str
-    seed: int
-    deterministic: bool
-    distribute: str | None = None
-    start_from: str | None = None
 
     def train(
         self,
@@ -176,7 +87,15 @@ class TrainingRun:
         self.history = None
         self.start_weights = None
         self.distribution = Distribution()
-        self._check(validation)
+        self.check(validation)
+        self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
+        self.averaging = None
+        if self.average_last or self.average_decay:
+            self.averaging = WeightAveraging(
+                last=self.average_last or None,
+                decay=self.average_decay or None,
+                every=self.average_every or None,
+            )
         if resume and overwrite:
             raise ValueError(
                 "`resume` goes on with what `overwrite` removes. Received: "
@@ -197,6 +116,8 @@ class TrainingRun:
                     # Places, of which each machine may have its own.
                     "output": None,
                     "start_from": None,
+                    "tokenizer": None,
+                    "target_tokenizer": None,
                 },
                 data=data,
             )
@@ -262,7 +183,7 @@ class TrainingRun:
         """
         goes_on = self.folder.has_training() and not overwrite
         if goes_on:
-            self.folder.check_same(self._settings(), data)
+            self.folder.check_same(self.settings(), data)
             stack.enter_context(self.folder.lock())  # marks the folder as ours
         else:
             if resume:
@@ -277,21 +198,38 @@ class TrainingRun:
             self._check_longest(start)
             return goes_on, start
         if goes_on:
-            tokenizer = self.folder.tokenizer()
+            tokenizers = self.folder.tokenizers()
         else:
-            tokenizer = Tokenizer.train(
-                [Path(source), Path(target)],
+            tokenizers = self._new_tokenizers(Path(source), Path(target))
+        start = Start.new(self.preset, self.normalize_first, *tokenizers)
+        return goes_on, start
+
+    def _new_tokenizers(self, source, target):
+        """Those of both sides, or of the source and of the target."""
+        if self.tokenizer:
+            return [
+                Tokenizer.from_sentencepiece(path)
+                for path in (self.tokenizer, self.target_tokenizer)
+                if path
+            ]
+        texts = [[source, target]]
+        if self.separate_vocabularies:
+            texts = [[source], [target]]
+        return [
+            Tokenizer.train(
+                text,
                 vocabulary_size=self.vocabulary_size,
                 model_type=self.model_type,
             )
-        return goes_on, Start.new(self.preset, self.normalize_first, tokenizer)
+            for text in texts
+        ]
 
     def _begin(self, stack, goes_on, data, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
         if not goes_on:
             stack.enter_context(self.folder.lock())
             self.folder.check_free(overwrite)
-            self.folder.begin(self._settings(), data, self.translator)
+            self.folder.begin(self.settings(), data, self.translator)
         self.folder.add_command(command)
 
     @contextlib.contextmanager
@@ -311,89 +249,14 @@ class TrainingRun:
                 f"The disk is full: {error}. {self.state()} Make room; {advice}"
             ) from error
 
-    def _check(self, validation):
-        check_positive(epochs=self.epochs, accumulate=self.accumulate)
-        check_not_negative(
-            average_last=self.average_last,
-            average_every=self.average_every,
-            patience=self.patience,
-            save_every=self.save_every,
-            seed=self.seed,
-        )
-        check_share(average_decay=self.average_decay)
-        if self.average_every and not (self.average_last or self.average_decay):
-            raise ValueError(
-                "`average_every` needs `average_last` or `average_decay`. "
-                f"Received: average_every={self.average_every}."
-            )
-        self._check_start()
-        check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
-        check_positive(warmup_steps=self.warmup_steps)
-        if self.learning_rate is not None:
-            check_positive_number(learning_rate=self.learning_rate)
-        if self.clip_norm:
-            check_positive_number(clip_norm=self.clip_norm)
-        needs = {
-            "bleu": self.bleu,
-            "patience": self.patience,
-            "keep_best": self.keep_best,
-        }
-        for name, value in needs.items():
-            if value and not validation:
-                raise ValueError(
-                    f"`{name}` needs `validation`. Received: {name}={value}, "
-                    "and no validation text."
-                )
-        if self.deterministic and keras.backend.backend() != "tensorflow":
-            raise ValueError(
-                "`deterministic` needs the TensorFlow backend. Received: "
-                f"deterministic=True with {keras.backend.backend()}."
-            )
-        check_distribution(self.distribute)
-        self.averaging = None
-        if self.average_last or self.average_decay:
-            self.averaging = WeightAveraging(
-                last=self.average_last or None,
-                decay=self.average_decay or None,
-                every=self.average_every or None,
-            )
-        self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
-
-    def _check_start(self):
-        if not self.start_from:
-            return
-        for name in OF_A_START:
-            value = getattr(self, name)
-            if value is not None:
-                raise ValueError(
-                    f"`{name}` must be left out with `start_from`, whose model "
-                    f"and vocabulary training has. Received: {name}={value}, "
-                    f"start_from={self.start_from}."
-                )
-        if os.path.realpath(self.start_from) == os.path.realpath(self.output):
-            raise ValueError(
-                "`start_from` must be another folder than `output`. Received: "
-                f"{self.start_from} for both."
-            )
-
     def _check_longest(self, start):
-        longest = start.config()["max_length"]
+        longest = start.config().get("max_length")
         if longest and longest < self.max_length:
             raise ValueError(
                 "`max_length` must be at most that of `start_from`. Received: "
                 f"max_length={self.max_length}, {self.start_from} has "
                 f"{longest}."
             )
-
-    def _settings(self):
-        """What a training that goes on must have in common with its start."""
-        # The first that differs is named; others follow from `start_from`.
-        settings = {"start_from": self.start_from, **dataclasses.asdict(self)}
-        return {
-            name: value
-            for name, value in settings.items()
-            if name not in MAY_CHANGE
-        }
 
     def _read(self, source, target, validation, tokenizers):
         self.corpus = self._corpus(source, target, tokenizers)
@@ -446,16 +309,16 @@ class TrainingRun:
         overrides = {"dtype": self.dtype}
         if self.dropout is not None:
             overrides["dropout"] = self.dropout
-        hidden_dim = start.config()["hidden_dim"]
-        schedule = WarmupSchedule(
-            hidden_dim=hidden_dim if self.learning_rate is None else None,
-            warmup_steps=self.warmup_steps,
-            peak_learning_rate=self.learning_rate,
-        )
         with self.distribution.scope():
             model = start.make_model(**overrides)
             if self.start_from:
                 self._assign_start(model)
+            by_equation = self.learning_rate is None
+            schedule = WarmupSchedule(
+                hidden_dim=model.hidden_dim if by_equation else None,
+                warmup_steps=self.warmup_steps,
+                peak_learning_rate=self.learning_rate,
+            )
             model.compile(
                 optimizer=Adam(
                     schedule,

@@ -29,20 +29,30 @@ class Start:
     search: dict | None = None
 
     @classmethod
-    def new(cls, preset: str, normalize_first: bool, tokenizer: Tokenizer):
-        """A model of a named size that shares one vocabulary."""
+    def new(
+        cls,
+        preset: str,
+        normalize_first: bool,
+        tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer | None = None,
+    ):
+        """A model of a named size; equal vocabularies share one embedding."""
         check_choice(tuple(PRESETS), preset=preset)
+        target_tokenizer = target_tokenizer or tokenizer
+        sizes = {"vocabulary_size": target_tokenizer.vocabulary_size}
+        if target_tokenizer.model != tokenizer.model:
+            sizes["source_vocabulary_size"] = tokenizer.vocabulary_size
         model = {
             "module": Transformer.__module__,
             "class_name": "Transformer",
             "registered_name": keras.saving.get_registered_name(Transformer),
             "config": {
                 **PRESETS[preset],
-                "vocabulary_size": tokenizer.vocabulary_size,
+                **sizes,
                 "normalize_first": normalize_first,
             },
         }
-        return cls(model, (tokenizer.model,) * 2)
+        return cls(model, (tokenizer.model, target_tokenizer.model))
 
     @classmethod
     def load(cls, folder):

@@ -1,0 +1,207 @@
+"""What a training is told, and what cannot be told together."""
+
+import dataclasses
+import os
+
+import keras
+
+from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
+from keras_transformer.checks import check_share
+from keras_transformer.training_run.distribution import check_distribution
+
+# What may change when a training goes on: it changes no update, `distribute`
+# none but by dropout and rounding.
+MAY_CHANGE = (
+    "output",
+    "epochs",
+    "bleu",
+    "patience",
+    "save_every",
+    "distribute",
+)
+# What says how to learn a vocabulary.
+OF_LEARNING = ("vocabulary_size", "model_type", "separate_vocabularies")
+# What a translator to start from has already.
+OF_A_START = (
+    "preset",
+    "normalize_first",
+    *OF_LEARNING,
+    "tokenizer",
+    "target_tokenizer",
+)
+
+
+@dataclasses.dataclass
+class TrainingOptions:
+    """The options of a training.
+
+    Attributes:
+        output: The folder.
+        epochs: Passes over the text.
+        preset: Size of the model; `None` with `start_from`, as are
+            `normalize_first` and what is said of vocabularies.
+        vocabulary_size: Pieces of the vocabulary to learn, which both sides
+            share; `None` with `tokenizer`.
+        model_type: Kind of vocabulary to learn, `"unigram"` or `"bpe"`; `None`
+            with `tokenizer`.
+        tokens_per_batch: Tokens of a batch on each side, with padding.
+        max_length: Longest sentence to keep, in tokens.
+        learning_rate: Peak learning rate; equation 3's by default.
+        warmup_steps: Updates until the peak.
+        dropout: Share to drop; the preset's, or that of `start_from`, by
+            default.
+        normalize_first: Whether to normalise before each sublayer.
+        label_smoothing: Share of the label to spread.
+        clip_norm: Largest norm of all gradients together; 0 for any.
+        accumulate: Batches of one update.
+        average_last: Samples in the mean of the weights that is validated
+            and saved in place of the last weights; 0 for none.
+        average_decay: Decay of an exponential mean instead; 0 for none.
+        average_every: Updates between two samples of the mean; 0 for each
+            epoch or each update, as in `WeightAveraging`.
+        bleu: Whether to score translations of the validation text.
+        monitor: What `patience` and `keep_best` go by: `"val_loss"` or
+            `"val_bleu"`.
+        patience: Epochs without an improvement before training stops; 0 for
+            no stop.
+        keep_best: Whether to save the translator of the best epoch, rather
+            than the last.
+        save_every: Updates between two checkpoints within an epoch; 0 for
+            one at its end alone.
+        dtype: Keras dtype policy.
+        seed: Makes weights, order and dropout repeatable.
+        deterministic: Whether repetitions are equal bit by bit.
+        distribute: `"mirrored"` for all devices of this machine, with
+            TensorFlow; `"multihost"` for those of several processes, with
+            JAX. Batches are the same as on one device.
+        separate_vocabularies: Whether each side learns a vocabulary of its
+            own, of `vocabulary_size` pieces.
+        tokenizer: SentencePiece model of both sides, or of the source, rather
+            than one to learn. It is copied, as is the next.
+        target_tokenizer: That of the target, where it has its own.
+        start_from: Folder of a translator whose weights, vocabulary and
+            search training starts with. It is copied: the folder may change
+            while training goes on.
+    """
+
+    output: str
+    epochs: int
+    preset: str | None
+    vocabulary_size: int | None
+    model_type: str | None
+    tokens_per_batch: int
+    max_length: int
+    learning_rate: float | None
+    warmup_steps: int
+    dropout: float | None
+    normalize_first: bool | None
+    label_smoothing: float
+    clip_norm: float
+    accumulate: int
+    average_last: int
+    average_decay: float
+    average_every: int
+    bleu: bool
+    monitor: str
+    patience: int
+    keep_best: bool
+    save_every: int
+    dtype: str
+    seed: int
+    deterministic: bool
+    distribute: str | None = None
+    separate_vocabularies: bool | None = None
+    tokenizer: str | None = None
+    target_tokenizer: str | None = None
+    start_from: str | None = None
+
+    def settings(self) -> dict:
+        """What a training that goes on must have in common with its start."""
+        # The first that differs is named; others follow from `start_from`.
+        settings = {"start_from": self.start_from, **dataclasses.asdict(self)}
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in MAY_CHANGE
+        }
+
+    def check(self, validation):
+        """Raises `TypeError` or `ValueError` for what is out of range.
+
+        Args:
+            validation: Whether there is validation text.
+        """
+        check_positive(
+            epochs=self.epochs,
+            accumulate=self.accumulate,
+            warmup_steps=self.warmup_steps,
+        )
+        check_not_negative(
+            average_last=self.average_last,
+            average_every=self.average_every,
+            patience=self.patience,
+            save_every=self.save_every,
+            seed=self.seed,
+        )
+        check_share(average_decay=self.average_decay)
+        if self.average_every and not (self.average_last or self.average_decay):
+            raise ValueError(
+                "`average_every` needs `average_last` or `average_decay`. "
+                f"Received: average_every={self.average_every}."
+            )
+        check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
+        if self.learning_rate is not None:
+            check_positive_number(learning_rate=self.learning_rate)
+        if self.clip_norm:
+            check_positive_number(clip_norm=self.clip_norm)
+        self._check_start()
+        self._check_tokenizers()
+        for name in ("bleu", "patience", "keep_best"):
+            value = getattr(self, name)
+            if value and not validation:
+                raise ValueError(
+                    f"`{name}` needs `validation`. Received: {name}={value}, "
+                    "and no validation text."
+                )
+        if self.deterministic and keras.backend.backend() != "tensorflow":
+            raise ValueError(
+                "`deterministic` needs the TensorFlow backend. Received: "
+                f"deterministic=True with {keras.backend.backend()}."
+            )
+        check_distribution(self.distribute)
+
+    def _check_start(self):
+        if not self.start_from:
+            return
+        self._check_left_out(
+            OF_A_START, "start_from", "whose model and vocabulary training has"
+        )
+        if os.path.realpath(self.start_from) == os.path.realpath(self.output):
+            raise ValueError(
+                "`start_from` must be another folder than `output`. Received: "
+                f"{self.start_from} for both."
+            )
+
+    def _check_tokenizers(self):
+        if self.tokenizer:
+            self._check_left_out(
+                OF_LEARNING, "tokenizer", "which is not learned"
+            )
+        elif self.target_tokenizer:
+            raise ValueError(
+                "`target_tokenizer` needs `tokenizer`, that of the source. "
+                f"Received: target_tokenizer={self.target_tokenizer}."
+            )
+
+    def _check_left_out(self, names, other, reason):
+        for name in names:
+            value = getattr(self, name)
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` must be left out with `{other}`, {reason}. "
+                    f"Received: {name}={value}, {other}="
+                    f"{getattr(self, other)}."
+                )
