@@ -86,21 +86,28 @@ def update_on_devices(devices, function, variables, *values):
     """Calls a function of each variable, on each device for its copy.
 
     Args:
-        devices: A `replica_context`.
+        devices: A `replica_context`, or `None`.
         function: Function of a `tf.Variable` and its values, which assigns.
         variables: Those of Keras, or of TensorFlow.
-        *values: Lists of tensors, each with one for each variable.
+        *values: Lists of tensors, or dictionaries of them, each list with one
+            for each variable.
     """
 
     def update(strategy, *values):
         for variable, *of_it in zip(variables, *values, strict=True):
             if isinstance(variable, keras.Variable):
                 variable = variable.value
-            strategy.extended.update(
-                variable, function, args=of_it, group=False
-            )
+            if strategy is None:
+                function(variable, *of_it)
+            else:
+                strategy.extended.update(
+                    variable, function, args=of_it, group=False
+                )
 
-    devices.merge_call(update, args=values)
+    if devices is None:
+        update(None, *values)
+    else:
+        devices.merge_call(update, args=values)
 
 
 def gather_rows(x, places):
@@ -142,39 +149,36 @@ def random_halves(shape, seed_generator):
     return tf.bitcast(numbers, tf.int16)
 
 
-def update_by_adam(
-    variable,
-    momentum,
-    velocity,
-    gradient,
-    step,
-    learning_rate,
-    beta_1,
-    beta_2,
-    epsilon,
-):
+def adam_constants(step, learning_rate, beta_1, beta_2, epsilon):
+    """What the updates of all weights by `update_by_adam` have in common."""
+    import tensorflow as tf
+
+    step = tf.cast(step, "float32")
+    return {
+        "lr": tf.cast(learning_rate, "float32"),
+        "beta1": tf.constant(beta_1),
+        "beta2": tf.constant(beta_2),
+        "beta1_power": beta_1**step,
+        "beta2_power": beta_2**step,
+        "epsilon": tf.constant(epsilon),
+    }
+
+
+def update_by_adam(variable, momentum, velocity, gradient, constants) -> bool:
     """Updates a weight and its moments by TensorFlow's own Adam.
 
     Returns:
-        Whether it has: not on other backends, or in other dtypes than float32.
+        Whether it has: not in other dtypes than float32.
     """
-    if keras.backend.backend() != "tensorflow":
-        return False
     import tensorflow as tf
 
     if variable.dtype != tf.float32:
         return False
-    step = tf.cast(step, "float32")
     tf.raw_ops.ResourceApplyAdam(
         var=variable.handle,
         m=momentum.value.handle,
         v=velocity.value.handle,
-        beta1_power=beta_1**step,
-        beta2_power=beta_2**step,
-        lr=tf.cast(learning_rate, "float32"),
-        beta1=beta_1,
-        beta2=beta_2,
-        epsilon=epsilon,
         grad=tf.cast(dense(gradient), "float32"),
+        **constants,
     )
     return True

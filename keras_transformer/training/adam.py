@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.tensorflow_only import adam_constants
 from keras_transformer.tensorflow_only import dense
 from keras_transformer.tensorflow_only import replica_context
 from keras_transformer.tensorflow_only import sum_over_devices
@@ -70,20 +71,12 @@ class Adam(keras.optimizers.Adam):
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         devices = replica_context()
-        if devices is not None:
+        if devices is not None:  # before they are clipped
             grads = sum_over_devices(devices, grads)
         if devices is not None and self.gradient_accumulation_steps:
             self._accumulate_on_devices(devices, grads, trainable_variables)
         else:
             super()._backend_apply_gradients(grads, trainable_variables)
-
-    def _clip_gradients(self, grads):
-        if self.clipnorm or self.global_clipnorm or self.clipvalue:
-            grads = [dense(gradient) for gradient in grads]
-        return super()._clip_gradients(grads)
-
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        return list(grads_and_vars)  # they are summed already, to be clipped
 
     def _accumulate_on_devices(self, devices, gradients, variables):
         """Updates after each so many batches.
@@ -116,25 +109,55 @@ class Adam(keras.optimizers.Adam):
             [ops.where(is_last, ops.zeros_like(x), x) for x in sums],
         )
 
-        def update(variable, gradient, is_last, learning_rate):
+        def update(variable, gradient, is_last, learning_rate, constants):
             def update_now():
                 if self.weight_decay and self._use_weight_decay(variable):
                     share = learning_rate * self.weight_decay
                     variable.assign_sub(variable * share)
-                self.update_step(gradient, variable, learning_rate)
+                self._update(variable, gradient, learning_rate, constants)
 
             ops.cond(is_last, update_now, lambda: None)
 
+        of_all = is_last, self.learning_rate, self._constants()
         update_on_devices(
             devices,
             update,
             variables,
             self._clip_gradients([x / steps for x in sums]),
-            [is_last] * len(variables),
-            [self.learning_rate] * len(variables),
+            *([value] * len(variables) for value in of_all),
         )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def _clip_gradients(self, grads):
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:
+            grads = [dense(gradient) for gradient in grads]
+        return super()._clip_gradients(grads)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if keras.backend.backend() != "tensorflow":
+            super()._backend_update_step(
+                grads, trainable_variables, learning_rate
+            )
+            return
+        of_all = learning_rate, self._constants()
+        update_on_devices(
+            replica_context(),
+            self._update,
+            trainable_variables,
+            grads,
+            *([value] * len(grads) for value in of_all),
+        )
+
+    def _constants(self):
+        """Of an update of all weights, rather than once for each of them."""
+        return adam_constants(
+            self.iterations + 1,
+            self.learning_rate,
+            self.beta_1,
+            self.beta_2,
+            self.epsilon,
+        )
+
+    def _update(self, variable, gradient, learning_rate, constants):
         """One update of one weight, Algorithm 1 of Kingma and Ba, 2015."""
         index = self._get_variable_index(variable)
         done = not self.amsgrad and update_by_adam(
@@ -142,11 +165,7 @@ class Adam(keras.optimizers.Adam):
             self._momentums[index],
             self._velocities[index],
             gradient,
-            step=self.iterations + 1,
-            learning_rate=learning_rate,
-            beta_1=self.beta_1,
-            beta_2=self.beta_2,
-            epsilon=self.epsilon,
+            constants,
         )
         if not done:
-            super().update_step(gradient, variable, learning_rate)
+            self.update_step(gradient, variable, learning_rate)

@@ -128,6 +128,7 @@ def test_tensorflow_updates_a_weight_in_one_operation():
     kinds = [node.op for node in graph.node]
     assert kinds.count("ResourceApplyAdam") == len(weights)
     assert "Square" not in kinds
+    assert kinds.count("Pow") == 2  # of both decays, once for all weights
 
 
 def test_defaults_are_those_of_section_5_3_and_are_saved():
