@@ -424,6 +424,16 @@ def test_weights_of_sentences_are_those_of_their_tokens():
     np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
 
 
+def test_state_of_the_optimizer_is_made_before_a_step_is_traced():
+    """Traced with it, its initial values would stay in memory."""
+    model = kt.Transformer(V, **SMALL)
+    model.compile(kt.Adam(0.1), kt.LabelSmoothedCrossentropy(0.1))
+    assert not model.optimizer.built
+    model.make_train_function()
+    moments = len(model.optimizer.variables) - 2  # but updates and rate
+    assert moments == 2 * len(model.trainable_variables)
+
+
 def test_compiled_model_can_be_saved(copying_model, tmp_path):
     copying_model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
