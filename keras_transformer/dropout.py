@@ -35,11 +35,7 @@ class Dropout(keras.layers.Dropout):
         dropped = round(self.rate * 2**BITS)
         if not (training and self._draws_in_two(inputs, dropped)):
             return super().call(inputs, training=training)
-        width = inputs.shape[-1]
-        drawn = random_halves(
-            (*ops.shape(inputs)[:-1], width // 2), self.seed_generator
-        )
-        drawn = ops.reshape(drawn, ops.shape(inputs))
+        drawn = random_halves(inputs, self.seed_generator)
         kept = drawn >= dropped - 2 ** (BITS - 1)
         scale = ops.cast(1 / (1 - dropped / 2**BITS), inputs.dtype)
         return ops.where(kept, inputs * scale, ops.cast(0, inputs.dtype))

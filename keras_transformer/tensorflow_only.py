@@ -122,31 +122,32 @@ def gather_rows(x, places):
     return tf.gather(x, places, axis=1, batch_dims=1)
 
 
-def random_halves(shape, seed_generator):
-    """Draws int16 `(..., 2)`, of any value, from random numbers of 32 bits.
+def random_halves(like, seed_generator):
+    """Draws int16 of any value, two from each random number of 32 bits.
 
     Each device of a strategy draws others, which Keras has no name for. And
     its `ops.view` would reshape the numbers, which TensorFlow does on the host.
 
     Args:
-        shape: That of the numbers.
+        like: Tensor of the shape to draw, whose last axis is even.
         seed_generator: A `keras.random.SeedGenerator`.
     """
     import tensorflow as tf
 
+    shape = tf.shape(like)
     seed = seed_generator.next()
     devices = replica_context()
     if devices is not None:
         seed += tf.cast(devices.replica_id_in_sync_group, seed.dtype)
     numbers = tf.random.stateless_uniform(
-        shape,
+        tf.concat([shape[:-1], [like.shape[-1] // 2]], axis=0),
         # Int32 from Keras's int64, as Keras casts it.
         tf.cast(tf.math.floormod(seed, tf.int32.max - 1), tf.int32),
         minval=tf.int32.min,
         maxval=tf.int32.max,
         dtype=tf.int32,
     )
-    return tf.bitcast(numbers, tf.int16)
+    return tf.reshape(tf.bitcast(numbers, tf.int16), shape)
 
 
 def adam_constants(step, learning_rate, beta_1, beta_2, epsilon):
