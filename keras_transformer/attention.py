@@ -9,6 +9,7 @@ from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.masking import causal_mask
 from keras_transformer.masking import combine_masks
+from keras_transformer.tensorflow_only import size
 
 # Added to a score that may not be attended. Finite, so that a row with
 # nothing to attend becomes an average instead of NaN; far below any score, so
@@ -165,7 +166,7 @@ class MultiHeadAttention(keras.layers.Layer):
     ):
         causal = None
         if use_causal_mask:
-            causal = causal_mask(ops.shape(query)[1], ops.shape(value)[1])
+            causal = causal_mask(size(query, 1), size(value, 1))
         mask = combine_masks(
             attention_mask, causal, value_mask=value_mask, key_mask=key_mask
         )
@@ -193,9 +194,8 @@ class MultiHeadAttention(keras.layers.Layer):
         probabilities = self.attention_dropout(probabilities, training=training)
         heads = ops.matmul(probabilities, values)  # (B, N, T, H)
         heads = ops.transpose(heads, (0, 2, 1, 3))
-        length = ops.shape(heads)[1]
         heads = ops.reshape(
-            heads, (-1, length, self.num_heads * self.value_dim)
+            heads, (-1, size(heads, 1), self.num_heads * self.value_dim)
         )
         return self.output_projection(heads), weights
 
@@ -211,5 +211,5 @@ class MultiHeadAttention(keras.layers.Layer):
         }
 
     def _split_heads(self, x, head_dim):
-        x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, head_dim))
+        x = ops.reshape(x, (-1, size(x, 1), self.num_heads, head_dim))
         return ops.transpose(x, (0, 2, 1, 3))  # (B, N, T, H)

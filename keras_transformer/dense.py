@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.tensorflow_only import size
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Dense(keras.layers.Dense):
@@ -46,4 +48,4 @@ def by_rows(function, x):
     y = function(ops.reshape(x, (-1, x.shape[-1])))
     # A batch size that is not known is inferred, for which `T` must not be 0.
     batch_size = -1 if x.shape[0] is None else x.shape[0]
-    return ops.reshape(y, (batch_size, ops.shape(x)[1], y.shape[-1]))
+    return ops.reshape(y, (batch_size, size(x, 1), y.shape[-1]))

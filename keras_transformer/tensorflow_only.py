@@ -63,6 +63,19 @@ def replica_context():
     return tf.distribute.get_replica_context()
 
 
+def size(x, axis):
+    """The size of one axis.
+
+    `ops.shape` makes operations on TensorFlow for each axis that is not known,
+    the others' too.
+    """
+    if keras.backend.backend() != "tensorflow" or x.shape[axis] is not None:
+        return keras.ops.shape(x)[axis]
+    import tensorflow as tf
+
+    return tf.shape(x)[axis]
+
+
 def dense(gradient):
     """Adds up the rows of the same token in the gradient of an embedding.
 
