@@ -91,7 +91,7 @@ class TokenEmbedding(keras.layers.Layer):
             raise TypeError(
                 "`inputs` must be integers, unless `reverse=True`. Received: "
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
-                "without `dtype='int32'`?"
+                "without `dtype='int32'`, or a `keras.Sequential` without one?"
             )
         vectors = self.look_up(ops.cast(inputs, "int32"))  # (B, T, D)
         return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype)

@@ -44,5 +44,8 @@ def join_pieces(processor, ids) -> str:
         if token_id == UNKNOWN_TOKEN_ID
         else processor.IdToPiece(token_id).replace("▁", " ")
         for token_id in ids
+        if not processor.IsControl(token_id)
     )
+    if ids and processor.IsControl(ids[0]):  # no text, but what follows it has
+        return text  # another piece before
     return text.removeprefix(" ")

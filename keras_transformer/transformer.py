@@ -263,6 +263,7 @@ class Transformer(keras.Model):
         self._functions = Functions(self)
         self._is_quantized = False
         self.build()
+        self._tracker.unlock()  # a subclass may add layers
 
     @property
     def max_length(self) -> int | None:
@@ -614,18 +615,22 @@ class Transformer(keras.Model):
         super().quantize(*args, **kwargs)
         self._is_quantized = True
 
+    def check_not_quantized(self):
+        """Raises `ValueError` if Keras has quantised the weights."""
+        if self._is_quantized:
+            raise ValueError(
+                "A quantised model cannot be saved, made anew, or exported to "
+                "LiteRT or CTranslate2. Do that before `quantize`; "
+                "`Translator.export_litert(quantization='int8')` quantises."
+            )
+
     def get_config(self):
         """Returns the arguments.
 
         Raises:
             ValueError: If the model is quantised, which they do not say.
         """
-        if self._is_quantized:
-            raise ValueError(
-                "A quantised model cannot be saved or made anew. Save it "
-                "before `quantize`, or write a file with "
-                "`Translator.export_litert(quantization='int8')`."
-            )
+        self.check_not_quantized()
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,

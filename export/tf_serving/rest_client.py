@@ -7,6 +7,7 @@ Needs nothing but Python 3.11 or later.
 """
 
 import argparse
+import http.client
 import itertools
 import json
 import sys
@@ -15,6 +16,13 @@ import urllib.request
 
 # Lines in one request.
 LINES = 64
+# What an answer that is cut short, or none of TensorFlow Serving, raises.
+NO_TRANSLATIONS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    http.client.HTTPException,
+)
 
 
 def translate(texts, url, model, signature="serving_default", timeout=60.0):
@@ -33,7 +41,8 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
 
     Raises:
         OSError: If there is no answer.
-        RuntimeError: If the server answers with an error.
+        RuntimeError: If the server answers with an error, or with something
+            else than translations.
     """
     content = {"signature_name": signature, "inputs": {"text": texts}}
     request = urllib.request.Request(
@@ -44,11 +53,15 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
     try:
         with urllib.request.urlopen(request, timeout=timeout) as response:
             outputs = json.load(response)["outputs"]
+        translations, scores = outputs["translation"], outputs["score"]
     except urllib.error.HTTPError as error:
         raise RuntimeError(
             f"The server answered {error.code}: {_reason(error.read())}"
         ) from error
-    translations, scores = outputs["translation"], outputs["score"]
+    except NO_TRANSLATIONS as error:
+        raise RuntimeError(
+            f"The server's answer is no translation: {error!r}"
+        ) from error
     if translations and isinstance(translations[0], list):
         # Several for each text, best first.
         translations = [best for best, *_ in translations]
@@ -78,7 +91,7 @@ def main(arguments=None):
                 texts, options.url, options.model, options.signature
             )
             for translation in translations:
-                print(translation)
+                print(translation.replace("\n", " "))
     except (OSError, RuntimeError) as error:
         sys.exit(f"{options.url}: {error}")
 

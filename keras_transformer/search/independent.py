@@ -4,6 +4,7 @@ import abc
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 from keras import ops
 
 from keras_transformer.search.search import Hypotheses
@@ -79,11 +80,14 @@ class IndependentSearch(Search):
         return ops.all(state.done, axis=1)
 
     def hypotheses(self, state) -> Hypotheses:
-        return Hypotheses(
-            state.target_ids,
-            ops.sum(state.token_scores, axis=2),
-            state.token_scores,
-        )
+        scores = ops.sum(state.token_scores, axis=2)  # (B, W)
+        if self.num_hypotheses > 1:
+            # An empty source has one target, which is empty too.
+            is_first = ops.arange(self.num_hypotheses, dtype="int32") == 0
+            exists = ops.any(ops.not_equal(state.target_ids, PAD_TOKEN_ID), 2)
+            exists = ops.logical_or(exists, is_first)
+            scores = ops.where(exists, scores, -np.inf)
+        return Hypotheses(state.target_ids, scores, state.token_scores)
 
 
 class _Targets(NamedTuple):

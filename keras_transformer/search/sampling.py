@@ -163,9 +163,12 @@ def _mixed(x):
 
 
 def _shifted(x, bits):
-    """Shifts int32 right and fills with zeros."""
-    x = ops.right_shift(x, bits)
-    return ops.bitwise_and(x, (1 << (32 - bits)) - 1)
+    """Shifts int32 right and fills with zeros.
+
+    Without `ops.bitwise_and`, which LiteRT has no operation for.
+    """
+    filled = ops.where(ops.less(x, 0), 1 << (32 - bits), 0)  # with ones
+    return ops.right_shift(x, bits) + filled
 
 
 def wrapped(number):

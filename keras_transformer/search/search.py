@@ -312,7 +312,9 @@ def take_rows(x, places):
     size = ops.shape(x)[1]
     flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
     first = numbered(places, axis=0) * size
-    return ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
+    rows = ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
+    # Of no rows JAX forgets how many places each has.
+    return ops.reshape(rows, (*ops.shape(places), *ops.shape(x)[2:]))
 
 
 def repeat_while(condition, body, state):
@@ -369,7 +371,9 @@ def _block_ngrams(logits, target_ids, position, size):
         last = ops.take(
             target_ids, ops.maximum(position - back, 0), axis=2
         )  # (B, W)
-        before = ops.roll(target_ids, back, axis=2)  # (B, W, T)
+        # Not `ops.roll`, which LiteRT has no operation for.
+        before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))
+        before = before[:, :, :-back]  # (B, W, T)
         same = ops.logical_and(
             same, ops.equal(before, ops.expand_dims(last, 2))
         )

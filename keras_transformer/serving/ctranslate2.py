@@ -107,6 +107,7 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
 
 
 def _check_model(model):
+    model.check_not_quantized()
     if model.activation not in ACTIVATIONS:
         names = ", ".join(function.__name__ for function in ACTIVATIONS)
         name = getattr(model.activation, "__name__", model.activation)

@@ -90,6 +90,7 @@ def export_litert(
             f"Received: backend {keras.backend.backend()!r}. Start Python "
             "with KERAS_BACKEND=tensorflow."
         )
+    translator.model.check_not_quantized()
     if text:
         _check_tokenizers(translator)
     check_file_to_write(path, overwrite)
@@ -239,7 +240,8 @@ def _check_tokenizers(translator):
         if not tokenizer.is_fast:
             raise ValueError(
                 "`text` must be False for this tokenizer: LiteRT splits text "
-                "by unigram models without byte fallback only. Received: "
+                "by unigram models only, without byte fallback, symbols of the "
+                "user's or another normalisation than ours. Received: "
                 "text=True. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
                 " takes and returns strings all the same."
             )

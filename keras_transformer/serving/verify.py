@@ -16,6 +16,7 @@ from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert
 from keras_transformer.serving import portable
+from keras_transformer.translator import longest_source
 
 # Float32 sums in another order change a token's log-probability by far less,
 # and a reader of the translations would not notice this much.
@@ -125,7 +126,8 @@ def verify_export(
     differ then. So the translator's model judges the export's output. A line
     is beyond tolerance if the model thinks less probable, by more than
     `tolerance` nats, both the first token that differs, given the same ones
-    before, and the whole output per token.
+    before, and the whole output per token. What a search forbids it does not
+    judge: an export that chose a more probable token is within tolerance.
 
     Args:
         translator: The `Translator`, with the search it was exported with.
@@ -275,7 +277,7 @@ def _scored(translator, sources, texts):
         for ids in tokenizer.encode(texts)
     ]
     # The model cannot score a text that is longer than it may be.
-    longest = translator.model.max_length or math.inf
+    longest = longest_source(translator.model)
     is_scored = [len(row) <= longest for row in rows]
     _, scores = translator.score(
         sources,

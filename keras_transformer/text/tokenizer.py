@@ -81,19 +81,10 @@ class Tokenizer:
         self._processor = _processor_of(model)
         self._check_special_ids()
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-        settings, normalizer = proto.trainer_spec, proto.normalizer_spec
+        settings = proto.trainer_spec
         self.is_unigram = settings.model_type == settings.UNIGRAM
         self.has_byte_fallback = settings.byte_fallback
-        # Whether tensorflow-text's fast operation, which runs in LiteRT, has
-        # the same ids: it has others for BPE, knows no byte pieces, and splits
-        # at the start of words, where it takes a tab for a blank.
-        self.is_fast = (
-            self.is_unigram
-            and not self.has_byte_fallback
-            and not settings.treat_whitespace_as_suffix
-            and normalizer.add_dummy_prefix
-            and bool(normalizer.precompiled_charsmap)
-        )
+        self.is_fast = _fast_operation_agrees(proto)
         self.pieces = [
             self._processor.IdToPiece(index)
             for index in range(self.vocabulary_size)
@@ -206,7 +197,8 @@ class Tokenizer:
 
         The pieces stay what they are and the special ones are moved to our
         ids, or added, so that text is split in the same way but the ids are
-        others than in the file.
+        others than in the file. A symbol of the user's that has the name of an
+        added one, such as `<pad>`, becomes that.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -373,6 +365,26 @@ def _processor_of(model):
             f"{len(model)} bytes that are none."
         ) from error
     return processor
+
+
+def _fast_operation_agrees(proto):
+    """Whether tensorflow-text's fast operation has the ids of SentencePiece.
+
+    That is the one that runs in LiteRT.
+    """
+    settings, normalizer = proto.trainer_spec, proto.normalizer_spec
+    kinds = {piece.type for piece in proto.pieces}
+    return (
+        settings.model_type == settings.UNIGRAM
+        and not settings.byte_fallback  # it knows no byte pieces
+        # It marks where words start, at the start of a text too.
+        and not settings.treat_whitespace_as_suffix
+        and normalizer.add_dummy_prefix
+        # Without normalisation it still takes a tab for a blank,
+        and bool(normalizer.precompiled_charsmap)
+        # and with it what should be matched as it is written.
+        and proto.SentencePiece.USER_DEFINED not in kinds
+    )
 
 
 def _special_ids(processor):

@@ -164,6 +164,11 @@ class WeightAveraging(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         self.restore()
+        variables = self.model.trainable_variables
+        known = variables if self._variables is None else self._variables
+        if list(map(id, known)) != list(map(id, variables)):
+            self._forget()  # others are trained now
+        self._variables = variables
         self._training = True
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -212,6 +217,7 @@ class WeightAveraging(keras.callbacks.Callback):
         self._first_batch = 0  # of what is executed
         self._samples = collections.deque(maxlen=self.last)
         self._mean = None
+        self._variables = None  # whose averages they are
         self._weights = None  # those of the model, while averages are in it
         self._training = False
         self._sampled = False  # in this epoch
@@ -253,7 +259,8 @@ class WeightAveraging(keras.callbacks.Callback):
         ]
 
     def _assign(self, values):
-        for variable, value in zip(
-            self.model.trainable_variables, values, strict=True
-        ):
+        variables = self._variables
+        if variables is None:  # read from a checkpoint
+            variables = self.model.trainable_variables
+        for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

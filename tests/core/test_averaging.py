@@ -320,6 +320,21 @@ def test_another_model_starts_anew():
     assert_equal(trainable(model), watch.batches[-1])
 
 
+@pytest.mark.parametrize("arguments", [{"last": 2}, {"decay": 0.5}])
+def test_other_weights_to_train_start_anew(arguments):
+    averaging = kt.WeightAveraging(**arguments)
+    layers = [keras.layers.Dense(2), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    kept = [layer.get_weights() for layer in layers]
+    for layer in layers:
+        for other in model.layers:
+            other.trainable = other is layer
+        model.compile(keras.optimizers.SGD(0.0), "mse", **COMPILE)
+        fit(model, averaging, epochs=1)
+    for layer, weights in zip(layers, kept, strict=True):
+        assert_equal(layer.get_weights(), weights)
+
+
 def test_averages_of_half_precision_weights_are_float32():
     averaging = kt.WeightAveraging(decay=0.9)
     fit(make_model("bfloat16"), averaging)

@@ -414,6 +414,15 @@ def test_attention_of_a_copy_is_its_source(copying_model):
     np.testing.assert_allclose(attention, expected, atol=1e-4)
 
 
+@each_search
+def test_no_sources_have_no_targets_by_any_search(copying_model, search):
+    target_ids, scores = copying_model.generate(
+        np.zeros((0, S), "int32"), search, jit_compile=False
+    )
+    assert target_ids.shape[:-1] == scores.shape
+    assert len(scores) == 0
+
+
 def test_columns_of_padding_do_not_count():
     """As `max_length` is that of what there is."""
     model = kt.Transformer(

@@ -94,6 +94,32 @@ def test_quantised_model_is_used_but_not_saved(tmp_path):
         model.save(tmp_path / "model.keras")
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class WithAdapter(kt.Transformer):
+    """A subclass that adds a layer, as to any other model."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.adapter = keras.layers.Dense(self.vocabulary_size)
+        self.adapter.build((None, None, self.vocabulary_size))
+
+    def call(self, inputs, training=None):
+        return self.adapter(super().call(inputs, training=training))
+
+
+def test_a_subclass_may_add_layers(tmp_path):
+    config = small_model().get_config()
+    config.pop("name")
+    model = WithAdapter.from_config(config)
+    ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
+    inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
+    expected = model(inputs)
+    assert any(weight is model.adapter.kernel for weight in model.weights)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again(inputs), expected, rtol=1e-5)
+
+
 @pytest.fixture
 def zero_weights(monkeypatch):
     """Makes large models quickly, where their values do not matter."""

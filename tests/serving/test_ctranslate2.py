@@ -456,6 +456,16 @@ def test_heads_of_another_size_are_refused(tokenizer, tmp_path, arguments):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_quantised_model_is_refused(tokenizer, tmp_path):
+    translator = make_translator(tokenizer)
+    translator.model.quantize("int8")
+    for export in (translator.export_ctranslate2, translator.export_litert):
+        with pytest.raises(ValueError, match="A quantised model cannot be"):
+            export(tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
+
+
 def test_special_pieces_that_differ_are_refused(tokenizer, tmp_path):
     proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.model)
     proto.pieces[0].piece = proto.trainer_spec.pad_piece = "[PAD]"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import keras
 import numpy as np
 import pytest
 from tensorflow.lite.python import schema_py_generated as schema
@@ -199,6 +200,7 @@ def make_translator(
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Translators and their files."""
+    keras.utils.set_random_seed(7)
     folder = tmp_path_factory.mktemp("litert")
     translators = {
         name: make_translator(search) for name, search in SEARCHES.items()
@@ -214,6 +216,9 @@ def exported(tmp_path_factory):
         max_length=1000,
         dtype="mixed_bfloat16",
     )
+    translators["sampling"] = make_translator(
+        kt.Sampling(seed=3, top_k=5, no_repeat_ngram_size=2)
+    )
     for name, translator in translators.items():
         translator.save(folder / name)
     # Few signatures; each takes seconds. Of several hypotheses there is no
@@ -221,6 +226,7 @@ def exported(tmp_path_factory):
     exports = [
         ("greedy", "greedy", {}),
         ("beam best 2", "beam best 2", {"steps": False}),
+        ("sampling", "sampling", {"text": False, "steps": False}),
         ("bpe", "bpe", {"text": False}),
         ("greedy", "int8", {"quantization": "int8"}),
         ("bpe", "float16", {"text": False, "quantization": "float16"}),
@@ -235,7 +241,7 @@ def exported(tmp_path_factory):
     return folder, translators
 
 
-@pytest.mark.parametrize("name", [*SEARCHES, "bpe"])
+@pytest.mark.parametrize("name", [*SEARCHES, "bpe", "sampling"])
 def test_texts_are_translated_as_by_the_translator(exported, name):
     folder, translators = exported
     run = kt.LiteRTTranslator(folder / f"{name}.tflite")

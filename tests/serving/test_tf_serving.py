@@ -44,6 +44,10 @@ def rest(signatures):
             request = json.loads(self.rfile.read(size))
             if self.path == "/v1/models/gateway:predict":
                 return self.answer(502, b"<html>Bad Gateway</html>")
+            if self.path == "/v1/models/page:predict":
+                return self.answer(200, b"<html>Sign in</html>")
+            if self.path == "/v1/models/nothing:predict":
+                return self.answer(200, b"{}")
             if self.path == "/v1/models/several:predict":
                 several = {
                     "translation": [["eins", "ein"], ["zwei", "zwo"]],
@@ -117,6 +121,9 @@ def test_rest_client_names_what_the_server_says(rest):
         client.translate(TEXTS, rest, "de-en")
     with pytest.raises(RuntimeError, match="502: <html>Bad Gateway"):
         client.translate(TEXTS, rest, "gateway")
+    for model in ("page", "nothing"):
+        with pytest.raises(RuntimeError, match="answer is no translation"):
+            client.translate(TEXTS, rest, model)
     with pytest.raises(SystemExit, match="127.0.0.1.*404: Servable not"):
         client.main(["--url", rest, "--model", "de-en", "fox"])
     with pytest.raises(SystemExit, match="127.0.0.1:1: .*refused"):

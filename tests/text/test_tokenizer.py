@@ -461,6 +461,7 @@ def test_special_ids_of_others_are_moved(lines, tmp_path, options):
     "options",
     [
         {"treat_whitespace_as_suffix": True},
+        {"user_defined_symbols": "\u2460,  "},
         {"add_dummy_prefix": False},
         {"normalization_rule_name": "identity"},
         {"normalization_rule_name": "nmt_nfkc_cf"},
@@ -475,6 +476,15 @@ def test_other_ways_to_split_are_the_same_in_python_and_in_graphs(
     tokenizer = kt.Tokenizer(other_tokenizer(lines, **ids, **options))
     texts = [*lines[:50], *ODD_TEXTS.values()]
     assert_same_in_python_and_in_graphs(tokenizer, texts)
+
+
+def test_control_symbols_are_no_text(lines):
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    model = other_tokenizer(lines, **ids, control_symbols="<2de>")
+    tokenizer = kt.Tokenizer(model)
+    rows = [[tokenizer.pieces.index("<2de>"), *tokenizer.encode(lines[0])]]
+    assert_same_text_in_python_and_in_graphs(tokenizer, rows)
+    assert "<2de>" not in tokenizer.decode(rows[0])
 
 
 def test_moving_special_ids_needs_a_model(tmp_path):
