@@ -167,8 +167,8 @@ def _shifted(x, bits):
 
     Without `ops.bitwise_and`, which LiteRT has no operation for.
     """
-    filled = ops.where(ops.less(x, 0), 1 << (32 - bits), 0)  # with ones
-    return ops.right_shift(x, bits) + filled
+    is_negative = ops.cast(ops.less(x, 0), "int32")  # filled with ones
+    return ops.right_shift(x, bits) + is_negative * (1 << (32 - bits))
 
 
 def wrapped(number):
