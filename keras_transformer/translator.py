@@ -1,6 +1,7 @@
 """Translator: strings in, strings out."""
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -301,24 +302,26 @@ class Translator:
         description["model"].pop("compile_config", None)
         text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
         contents = dict(files.values())
-        try:
-            for name, content in contents.items():
-                write_file(os.path.join(path, name), content)
-            write_file(os.path.join(path, DESCRIPTION), text.encode())
-        except BaseException:
-            if _weights_on_disk(path) not in contents:
-                _remove(path, contents)
-            raise
-        # Those of the translator before, or of a save that was killed.
-        _remove(
-            path,
-            [
-                name
-                for name in os.listdir(path)
-                if WRITTEN.fullmatch(name)
-                and name not in (*contents, DESCRIPTION)
-            ],
-        )
+        with _one_at_a_time(path):
+            check_absent(path, overwrite)  # by another, in the meantime
+            try:
+                for name, content in contents.items():
+                    write_file(os.path.join(path, name), content)
+                write_file(os.path.join(path, DESCRIPTION), text.encode())
+            except BaseException:
+                if _weights_on_disk(path) not in contents:
+                    _remove(path, contents)
+                raise
+            # Those of the translator before, or of a save that was killed.
+            _remove(
+                path,
+                [
+                    name
+                    for name in os.listdir(path)
+                    if WRITTEN.fullmatch(name)
+                    and name not in (*contents, DESCRIPTION)
+                ],
+            )
 
     @classmethod
     def load(cls, path) -> "Translator":
@@ -491,6 +494,21 @@ def read_description(path) -> dict:
             f"{', '.join((*needed, *ROLES))}."
         )
     return description
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path):
+    """Waits until nobody else saves to the folder, which it makes.
+
+    A save removes what it did not write itself.
+    """
+    os.makedirs(path, exist_ok=True)
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)  # and with it the lock
 
 
 def _remove(path, names):

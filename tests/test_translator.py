@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import zlib
 
 import keras
@@ -602,6 +603,31 @@ def test_overwrite_replaces_the_old_translator(
     translator.save(saved, overwrite=True)
     assert_same(kt.Translator.load(saved), translator)
     assert len(contents(saved)) == 3
+
+
+def test_saves_at_the_same_time_leave_one_of_them(
+    translator, saved, monkeypatch
+):
+    """Each would remove the files of the other, as of a translator before."""
+    write_file = translator_module.write_file
+    others = []
+
+    def write_slowly(path, content):
+        write_file(path, content)
+        if not others:
+            others.append(threading.Thread(target=save))
+            others[0].start()
+            others[0].join(timeout=1)  # it waits for this one
+
+    def save():
+        translator.save(saved, overwrite=True)
+
+    monkeypatch.setattr(translator_module, "write_file", write_slowly)
+    save()
+    others[0].join()
+    kt.Translator.load(saved)
+    weights = [name for name in os.listdir(saved) if "safetensors" in name]
+    assert len(weights) == 1
 
 
 def test_overwrite_leaves_the_files_of_others(translator, saved):

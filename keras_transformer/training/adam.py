@@ -118,7 +118,8 @@ class Adam(keras.optimizers.Adam):
 
             ops.cond(is_last, update_now, lambda: None)
 
-        of_all = is_last, self.learning_rate, self._constants()
+        learning_rate = self.learning_rate
+        of_all = is_last, learning_rate, self._constants(learning_rate)
         update_on_devices(
             devices,
             update,
@@ -138,7 +139,7 @@ class Adam(keras.optimizers.Adam):
                 grads, trainable_variables, learning_rate
             )
             return
-        of_all = learning_rate, self._constants()
+        of_all = learning_rate, self._constants(learning_rate)
         update_on_devices(
             replica_context(),
             self._update,
@@ -147,11 +148,11 @@ class Adam(keras.optimizers.Adam):
             *([value] * len(grads) for value in of_all),
         )
 
-    def _constants(self):
+    def _constants(self, learning_rate):
         """Of an update of all weights, rather than once for each of them."""
         return adam_constants(
             self.iterations + 1,
-            self.learning_rate,
+            learning_rate,
             self.beta_1,
             self.beta_2,
             self.epsilon,
