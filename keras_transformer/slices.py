@@ -1,27 +1,8 @@
 """Places of a tensor: writing at one, and their numbers."""
 
-import contextlib
-import contextvars
-
 from keras import ops
 
-_xla_is_off = contextvars.ContextVar("xla_is_off", default=False)
-
-
-@contextlib.contextmanager
-def without_xla():
-    """Makes `write_slice` go without XLA where a graph is traced inside.
-
-    `ops.slice_update` is an operation that TensorFlow compiles with XLA
-    wherever it runs, in a graph that is not compiled too, and that TensorFlow
-    Serving refuses on a CPU unless it is told otherwise. It is the faster one
-    for large batches, hence used elsewhere.
-    """
-    token = _xla_is_off.set(True)
-    try:
-        yield
-    finally:
-        _xla_is_off.reset(token)
+from keras_transformer import tensorflow_only
 
 
 def numbered(x, axis):
@@ -52,8 +33,7 @@ def write_slice(x, position, update):
     Returns:
         Tensor of the shape of `x`.
     """
-    if not _xla_is_off.get():
-        start = (0, 0, position, 0)[: len(x.shape)]
-        return ops.slice_update(x, start, update)
-    end = position + ops.shape(update)[2]
-    return ops.concatenate([x[:, :, :position], update, x[:, :, end:]], axis=2)
+    if tensorflow_only.is_plain_graph():
+        return tensorflow_only.write_slice(x, position, update)
+    start = (0, 0, position, 0)[: len(x.shape)]
+    return ops.slice_update(x, start, update)

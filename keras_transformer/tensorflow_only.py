@@ -3,7 +3,27 @@
 Here alone the core imports tensorflow, and only where Keras runs on it.
 """
 
+import contextlib
+import contextvars
+
 import keras
+
+_is_plain = contextvars.ContextVar("is_plain", default=False)
+
+
+def is_plain_graph() -> bool:
+    """Whether a graph of TensorFlow is traced that XLA does not compile."""
+    return _is_plain.get()
+
+
+@contextlib.contextmanager
+def plain_graph(is_plain=True):
+    """Makes `is_plain_graph` say so while a graph is traced inside."""
+    token = _is_plain.set(is_plain)
+    try:
+        yield
+    finally:
+        _is_plain.reset(token)
 
 
 def jit(function):
@@ -14,9 +34,12 @@ def jit(function):
     """
     import tensorflow as tf
 
-    return tf.function(
-        function, jit_compile=True, reduce_retracing=True, autograph=False
-    )
+    @tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
+    def compiled(*args):
+        with plain_graph(False):
+            return function(*args)
+
+    return compiled
 
 
 def graph(function, inputs):
@@ -38,7 +61,11 @@ def graph(function, inputs):
         name: tf.TensorSpec([None] * x.ndim, x.dtype, name)
         for name, x in inputs.items()
     }
-    traced = tf.function(function, input_signature=[signature], autograph=False)
+
+    @tf.function(input_signature=[signature], autograph=False)
+    def traced(inputs):
+        with plain_graph():
+            return function(inputs)
 
     def run(inputs):
         tensors = {name: tf.constant(x) for name, x in inputs.items()}
@@ -121,6 +148,28 @@ def update_on_devices(devices, function, variables, *values):
         update(None, *values)
     else:
         devices.merge_call(update, args=values)
+
+
+def write_slice(x, position, update):
+    """Writes over positions of axis 2, as `slices.write_slice` says.
+
+    In place where TensorFlow can. Its `ops.slice_update` is an operation that
+    XLA compiles, and keeps, for each shape it meets, in a graph that is not
+    compiled too, and that TensorFlow Serving refuses on a CPU unless it is
+    told otherwise.
+    """
+    import tensorflow as tf
+
+    end = position + size(update, 2)
+    return tf.raw_ops.TensorStridedSliceUpdate(
+        input=x,
+        begin=[0, 0, position],
+        end=[0, 0, end],
+        strides=[1, 1, 1],
+        value=update,
+        begin_mask=0b011,
+        end_mask=0b011,
+    )
 
 
 def gather_rows(x, places):

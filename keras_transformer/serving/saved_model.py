@@ -15,8 +15,8 @@ from keras_transformer.decoding import Decode
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
 from keras_transformer.serving.warmup import write_warmup_requests
-from keras_transformer.slices import without_xla
 from keras_transformer.tensorflow_only import jit
+from keras_transformer.tensorflow_only import plain_graph
 from keras_transformer.translator import longest_source
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
@@ -108,7 +108,7 @@ class TranslationGraph(tf.Module):
     @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
-        with without_xla():
+        with plain_graph():
             return self._translate_ids(source_ids, self._search)
 
     @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)

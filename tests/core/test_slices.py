@@ -1,11 +1,16 @@
-"""The numbers of places, where sizes are known and where they are not."""
+"""Places of tensors, in every kind of graph."""
 
+import keras
 import numpy as np
 import pytest
+from keras import ops
 
+from keras_transformer import tensorflow_only
 from keras_transformer.slices import numbered
+from keras_transformer.slices import write_slice
 
 from .compiled import of_any_size
+from .compiled import xla
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bool"])
@@ -17,3 +22,49 @@ def test_places_of_any_tensor_are_numbered(dtype, axis):
     numbers = of_any_size(lambda x: numbered(x, axis), 3, dtype)
     np.testing.assert_array_equal(numbers(x), np.arange(x.shape[axis]))
     np.testing.assert_array_equal(numbered(x, axis), np.arange(x.shape[axis]))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 7, 5)])
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16"])
+@pytest.mark.parametrize("num_written", [1, 2])
+def test_slices_are_written(shape, dtype, num_written):
+    x = ops.cast(np.arange(np.prod(shape)).reshape(shape), dtype)
+    expected = np.array(ops.cast(x, "float32"))
+    expected[:, :, 4 : 4 + num_written] *= -1
+
+    def negated(x, position):
+        return write_slice(x, position, -x[:, :, 4:][:, :, :num_written])
+
+    for function in (negated, xla(negated)):
+        written = function(x, np.int32(4))
+        assert keras.backend.standardize_dtype(written.dtype) == dtype
+        np.testing.assert_array_equal(ops.cast(written, "float32"), expected)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="JAX compiles every graph.",
+)
+@pytest.mark.parametrize("rank", [3, 4])
+def test_a_graph_writes_slices_without_xla(rank):
+    """Else XLA would compile, and keep, a function for each shape."""
+    traced = []
+
+    def written(inputs):
+        x, update = inputs["x"], -inputs["x"][:, :, :1]
+        traced.append(write_slice(x, inputs["position"], update))
+        compiled = tensorflow_only.jit(write_slice)
+        return traced[0], compiled(x, inputs["position"], update)
+
+    x = np.ones((2, 3, 7, 5)[:rank], "float32")
+    inputs = {"x": x, "position": np.int32(4)}
+    expected = x.copy()
+    expected[:, :, 4] = -1
+    for result in tensorflow_only.graph(written, inputs)(inputs):
+        np.testing.assert_array_equal(result, expected)
+    assert not [
+        operation.type
+        for operation in traced[0].graph.get_operations()
+        if operation.type.startswith("Xla")
+    ]
+    assert not tensorflow_only.is_plain_graph()
