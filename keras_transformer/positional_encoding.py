@@ -113,15 +113,16 @@ class LearnedPositionalEncoding(keras.layers.Layer):
     Call arguments:
         inputs: Float tensor of shape `(B, T, D)`, `T` at most `max_length`.
         start_position: Position of the first token, in tokens from 0; an
-            integer or a scalar int32 tensor. A tensor past the end is not
-            seen before the graph runs, and repeats the last vectors.
+            integer or a scalar int32 tensor. A tensor past the end repeats
+            the last vectors.
 
     Returns:
         Float tensor of shape `(B, T, D)`.
 
     Raises:
         ValueError: If a size is not positive, `inputs` not `D` wide, or
-            longer than `max_length`.
+            longer than `max_length`. A graph of TensorFlow made for any
+            length raises its `InvalidArgumentError` when it runs.
 
     Example:
     >>> layer = LearnedPositionalEncoding(max_length=16, hidden_dim=8)
@@ -147,9 +148,17 @@ class LearnedPositionalEncoding(keras.layers.Layer):
 
     def call(self, inputs, start_position=0):
         self._check_length(inputs.shape[1], start_position)
-        positions = _positions(start_position, ops.shape(inputs)[1])
-        positions = ops.minimum(positions, self.max_length - 1)
-        encoding = ops.take(self.position_embeddings, positions, axis=0)
+        length = ops.shape(inputs)[1]
+        if isinstance(start_position, int):
+            encoding = ops.slice(
+                ops.convert_to_tensor(self.position_embeddings),
+                (start_position, 0),
+                (length, self.hidden_dim),
+            )
+        else:
+            positions = _positions(start_position, length)
+            positions = ops.minimum(positions, self.max_length - 1)
+            encoding = ops.take(self.position_embeddings, positions, axis=0)
         x = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")
         return ops.cast(x, self.compute_dtype)
 

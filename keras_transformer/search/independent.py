@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
@@ -40,9 +41,13 @@ class IndependentSearch(Search):
         shape = (batch_size, width, problem.capacity)
         start_ids = ops.expand_dims(ops.cast(problem.start_ids, "int32"), 1)
         done = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
+        done = ops.tile(done, (1, width))
+        # An empty source has one target, which is empty too.
+        is_first = ops.equal(ops.arange(width, dtype="int32"), 0)
         return _Targets(
             token_ids=ops.tile(start_ids, (1, width)),
-            done=ops.tile(done, (1, width)),
+            done=done,
+            exists=ops.logical_or(ops.logical_not(done), is_first),
             target_ids=ops.zeros(shape, dtype="int32"),
             token_scores=ops.zeros(shape, dtype="float32"),
         )
@@ -50,13 +55,18 @@ class IndependentSearch(Search):
     def extend(self, state, logits, position, problem):
         allowed = self.constrain(logits, state.target_ids, position, problem)
         token_ids = self.choose(allowed, position, problem)
+        done, exists = state.done, state.exists
+        if self._may_run_out(problem):
+            fits = ops.greater(_values_at(allowed, token_ids), IMPOSSIBLE / 2)
+            exists = ops.logical_and(exists, ops.logical_or(done, fits))
+            done = ops.logical_or(done, ops.logical_not(fits))
         token_scores = state.token_scores
         if problem.needs_scores:
             gained = _log_probabilities(logits, token_ids)  # (B, W)
             token_scores = write_column(
-                token_scores, position, ops.where(state.done, 0.0, gained)
+                token_scores, position, ops.where(done, 0.0, gained)
             )
-        token_ids = ops.where(state.done, PAD_TOKEN_ID, token_ids)
+        token_ids = ops.where(done, PAD_TOKEN_ID, token_ids)
         ended = ops.logical_or(
             ops.equal(token_ids, problem.end_token_id),
             ops.expand_dims(
@@ -65,7 +75,8 @@ class IndependentSearch(Search):
         )
         return _Targets(
             token_ids=token_ids,
-            done=ops.logical_or(state.done, ended),
+            done=ops.logical_or(done, ended),
+            exists=exists,
             target_ids=write_column(state.target_ids, position, token_ids),
             token_scores=token_scores,
         )
@@ -80,14 +91,21 @@ class IndependentSearch(Search):
         return ops.all(state.done, axis=1)
 
     def hypotheses(self, state) -> Hypotheses:
-        scores = ops.sum(state.token_scores, axis=2)  # (B, W)
-        if self.num_hypotheses > 1:
-            # An empty source has one target, which is empty too.
-            is_first = ops.arange(self.num_hypotheses, dtype="int32") == 0
-            exists = ops.any(ops.not_equal(state.target_ids, PAD_TOKEN_ID), 2)
-            exists = ops.logical_or(exists, is_first)
-            scores = ops.where(exists, scores, -np.inf)
-        return Hypotheses(state.target_ids, scores, state.token_scores)
+        exists = ops.expand_dims(state.exists, 2)
+        target_ids = ops.where(exists, state.target_ids, PAD_TOKEN_ID)
+        token_scores = ops.where(exists, state.token_scores, 0.0)
+        scores = ops.where(
+            state.exists, ops.sum(token_scores, axis=2), -np.inf
+        )
+        return Hypotheses(target_ids, scores, token_scores)
+
+    def _may_run_out(self, problem):
+        """Whether the constraints may leave a target no token to go on with."""
+        return (
+            self.no_repeat_ngram_size > 0
+            or len(self.forbidden_token_ids) > 0
+            or problem.min_lengths is not None
+        )
 
 
 class _Targets(NamedTuple):
@@ -96,6 +114,8 @@ class _Targets(NamedTuple):
     Attributes:
         token_ids: The tokens chosen last, `(B, W)`.
         done: Whether the target has ended, `(B, W)`.
+        exists: Whether there is a target, `(B, W)`: not a second one of an
+            empty source, nor one that constraints let neither go on nor end.
         target_ids: All tokens so far, `(B, W, T)`.
         token_scores: Their natural-logarithm probabilities, `(B, W, T)`; 0
             unless the problem needs them.
@@ -103,15 +123,22 @@ class _Targets(NamedTuple):
 
     token_ids: Any
     done: Any
+    exists: Any
     target_ids: Any
     token_scores: Any
 
 
 def _log_probabilities(logits, token_ids):
     """Those of tokens `(B, W)`, by the logits `(B, W, V)` of the step."""
+    return _values_at(logits, token_ids) - ops.squeeze(
+        log_normalizer(logits), 2
+    )
+
+
+def _values_at(logits, token_ids):
+    """The logits `(B, W, V)` of tokens `(B, W)`."""
     values = take_rows(
         ops.reshape(logits, (-1, logits.shape[-1])),
         ops.reshape(token_ids, (-1, 1)),
     )
-    values = ops.reshape(values, ops.shape(token_ids))
-    return values - ops.squeeze(log_normalizer(logits), 2)
+    return ops.reshape(values, ops.shape(token_ids))

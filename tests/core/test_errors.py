@@ -10,6 +10,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.checks import check_file
 
+from .compiled import of_any_size
 from .layers import B
 from .layers import D
 from .layers import F
@@ -163,6 +164,16 @@ def test_inputs_must_fit_the_learned_positions(start_position):
     )
     with raises(ValueError, message):
         layer(zeros(B, 8 - start_position, D), start_position=start_position)
+
+
+def test_graphs_of_any_length_keep_to_the_learned_positions():
+    layer = kt.LearnedPositionalEncoding(max_length=S, hidden_dim=D)
+    layer(zeros(B, S, D))
+    traced = of_any_size(layer, 3, "float32")
+    assert tuple(traced(zeros(B, S, D)).shape) == (B, S, D)
+    # JAX knows every length, and the layer's own check sees it.
+    with pytest.raises(Exception, match=r"max_length=7|got 8"):
+        traced(zeros(B, S + 1, D))
 
 
 @pytest.mark.parametrize(
