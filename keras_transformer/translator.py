@@ -57,7 +57,8 @@ class Translator:
     Call arguments:
         texts: A sequence of strings, of any number. Empty text, or white
             space alone, becomes empty text.
-        min_length: Least tokens of a translation before its end.
+        min_length: Least tokens of a translation before its end, if the
+            default of `max_length` leaves room for them.
         max_length: Most tokens of a translation; by default the tokens of the
             source + 50 (section 6.1).
         target_prefix: A sequence of strings, one for each text, that the

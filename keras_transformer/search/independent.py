@@ -94,9 +94,7 @@ class IndependentSearch(Search):
         exists = ops.expand_dims(state.exists, 2)
         target_ids = ops.where(exists, state.target_ids, PAD_TOKEN_ID)
         token_scores = ops.where(exists, state.token_scores, 0.0)
-        scores = ops.where(
-            state.exists, ops.sum(token_scores, axis=2), -np.inf
-        )
+        scores = ops.where(state.exists, ops.sum(token_scores, axis=2), -np.inf)
         return Hypotheses(target_ids, scores, token_scores)
 
     def _may_run_out(self, problem):
