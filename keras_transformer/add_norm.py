@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer.dropout import Dropout
+from keras_transformer.layer import Layer
 from keras_transformer.layer_norm import LayerNormalization
 
 # As in tensor2tensor; the paper names no figure.
@@ -10,7 +11,7 @@ LAYER_NORM_EPSILON = 1e-6
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class AddNorm(keras.layers.Layer):
+class AddNorm(Layer):
     """Adds a sublayer's output to its input and normalises.
 
     Section 3.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762),

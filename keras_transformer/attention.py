@@ -7,6 +7,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
+from keras_transformer.layer import Layer
 from keras_transformer.masking import causal_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.tensorflow_only import size
@@ -42,7 +43,7 @@ def attention_weights(query, key, mask=None):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class MultiHeadAttention(keras.layers.Layer):
+class MultiHeadAttention(Layer):
     """Attends keys from queries with several heads at once.
 
     Section 3.2.2 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
@@ -151,6 +152,10 @@ class MultiHeadAttention(keras.layers.Layer):
             (*query_shape[:-1], self.num_heads * self.value_dim)
         )
         super().build(query_shape)
+
+    def compute_output_shape(self, query_shape, *others):
+        """The shape of the output: of the query, but its width."""
+        return (*query_shape[:-1], self.hidden_dim)
 
     def call(
         self,

@@ -10,6 +10,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
+from keras_transformer.layer import Layer
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
@@ -18,7 +19,7 @@ from keras_transformer.slices import write_slice
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class DecoderLayer(keras.layers.Layer):
+class DecoderLayer(Layer):
     """Applies causal self-attention, cross-attention and a feed-forward net.
 
     Section 3.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
@@ -254,7 +255,7 @@ class DecoderLayer(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Decoder(keras.layers.Layer):
+class Decoder(Layer):
     """Applies a stack of decoder layers to embedded target tokens.
 
     Section 3.1 and figure 1, right, of

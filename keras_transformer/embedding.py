@@ -6,12 +6,13 @@ from keras import ops
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.dense import by_rows
+from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenEmbedding(keras.layers.Layer):
+class TokenEmbedding(Layer):
     """Turns token ids into vectors, and vectors into logits over tokens.
 
     Section 3.4 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
@@ -76,6 +77,10 @@ class TokenEmbedding(keras.layers.Layer):
             name="embeddings",
         )
         super().build(inputs_shape)
+
+    def compute_output_shape(self, inputs_shape):
+        """The shape of the vectors of ids `(B, T)`."""
+        return (*inputs_shape, self.hidden_dim)
 
     def call(self, inputs, reverse=False, training=None):
         if reverse:

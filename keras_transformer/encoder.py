@@ -9,12 +9,13 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
+from keras_transformer.layer import Layer
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import first_given
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class EncoderLayer(keras.layers.Layer):
+class EncoderLayer(Layer):
     """Applies self-attention and a feed-forward network, with residuals.
 
     Section 3.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
@@ -171,7 +172,7 @@ class EncoderLayer(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Encoder(keras.layers.Layer):
+class Encoder(Layer):
     """Applies a stack of encoder layers to embedded source tokens.
 
     Section 3.1 and figure 1, left, of

@@ -7,10 +7,11 @@ from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
+from keras_transformer.layer import Layer
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class FeedForward(keras.layers.Layer):
+class FeedForward(Layer):
     """Applies the same two dense layers to each position.
 
     Computes `max(0, x W1 + b1) W2 + b2`, equation 2 of

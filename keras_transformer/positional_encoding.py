@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
+from keras_transformer.layer import Layer
 
 LAYOUTS = ("interleaved", "concatenated")
 
@@ -48,7 +49,7 @@ def sinusoids(positions, hidden_dim: int, layout: str = "interleaved"):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class SinusoidalPositionalEncoding(keras.layers.Layer):
+class SinusoidalPositionalEncoding(Layer):
     """Adds sinusoids of the position to embedded tokens.
 
     Section 3.5 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
@@ -98,7 +99,7 @@ class SinusoidalPositionalEncoding(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class LearnedPositionalEncoding(keras.layers.Layer):
+class LearnedPositionalEncoding(Layer):
     """Adds a learned vector for each position to embedded tokens.
 
     Row E of Table 3 of
@@ -122,7 +123,7 @@ class LearnedPositionalEncoding(keras.layers.Layer):
     Raises:
         ValueError: If a size is not positive, `inputs` not `D` wide, or
             longer than `max_length`. A graph of TensorFlow made for any
-            length raises its `InvalidArgumentError` when it runs.
+            length raises its `InvalidArgumentError` when it runs on a CPU.
 
     Example:
     >>> layer = LearnedPositionalEncoding(max_length=16, hidden_dim=8)
@@ -148,17 +149,10 @@ class LearnedPositionalEncoding(keras.layers.Layer):
 
     def call(self, inputs, start_position=0):
         self._check_length(inputs.shape[1], start_position)
-        length = ops.shape(inputs)[1]
-        if isinstance(start_position, int):
-            encoding = ops.slice(
-                ops.convert_to_tensor(self.position_embeddings),
-                (start_position, 0),
-                (length, self.hidden_dim),
-            )
-        else:
-            positions = _positions(start_position, length)
+        positions = _positions(start_position, ops.shape(inputs)[1])
+        if not isinstance(start_position, int):
             positions = ops.minimum(positions, self.max_length - 1)
-            encoding = ops.take(self.position_embeddings, positions, axis=0)
+        encoding = ops.take(self.position_embeddings, positions, axis=0)
         x = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")
         return ops.cast(x, self.compute_dtype)
 

@@ -19,6 +19,7 @@ from keras_transformer.embedding import are_ids
 from keras_transformer.encoder import Encoder
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
+from keras_transformer.layer import freeze_parts
 from keras_transformer.masking import padding_mask
 from keras_transformer.masking import token_weights
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
@@ -319,6 +320,7 @@ class Transformer(keras.Model):
         if self.output_projection is not None:
             self.output_projection.build(vectors_shape)
         super().build(inputs_shape)
+        freeze_parts(self)
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -624,6 +626,36 @@ class Transformer(keras.Model):
                 "LiteRT or CTranslate2. Do that before `quantize`; "
                 "`Translator.export_litert(quantization='int8')` quantises."
             )
+
+    def export(
+        self,
+        filepath,
+        format="tf_saved_model",
+        verbose=None,
+        input_signature=None,
+        **kwargs,
+    ):
+        """Exports the logits of source and target ids, as Keras does.
+
+        For training or scoring elsewhere. What translates is written by
+        `Translator.export_saved_model` and `Translator.export_litert`.
+
+        Args:
+            filepath: Where to.
+            format: One that `keras.Model.export` knows.
+            verbose: Whether to print what was exported.
+            input_signature: By default `source_ids` and `target_ids`, int32
+                `(None, None)` each.
+            **kwargs: As for `keras.Model.export`.
+        """
+        if input_signature is None:
+            input_signature = [
+                {
+                    name: keras.InputSpec("int32", (None, None), name=name)
+                    for name in ("source_ids", "target_ids")
+                }
+            ]
+        super().export(filepath, format, verbose, input_signature, **kwargs)
 
     def get_config(self):
         """Returns the arguments.

@@ -31,6 +31,11 @@ DROPPING = [
 each_case = pytest.mark.parametrize(
     "case", CASES, ids=lambda case: case.layer.__name__
 )
+each_layer = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.layer is not kt.Transformer],
+    ids=lambda case: case.layer.__name__,
+)
 each_trainable_case = pytest.mark.parametrize(
     "case",
     [case for case in CASES if case.num_weights],
@@ -54,6 +59,14 @@ def test_symbolic_shape_and_dtype_equal_eager(case):
     eager = case.call(layer, case.arrays())
     assert tuple(symbolic.shape) == tuple(eager.shape)
     assert symbolic.dtype == keras.backend.standardize_dtype(eager.dtype)
+
+
+@each_layer
+def test_shape_can_be_asked_before_building(case):
+    layer = case.make()
+    shape = layer.compute_output_shape(*case.shapes.values())
+    assert not layer.built
+    assert shape == tuple(case.call(layer, case.arrays()).shape)
 
 
 @each_case
@@ -138,6 +151,36 @@ def test_keras_file_round_trip(case, tmp_path):
         if isinstance(candidate, case.layer)
     )
     assert loaded.get_config() == layer.get_config()
+
+
+@each_trainable_case
+def test_what_is_frozen_stays_so(case, tmp_path):
+    layer = case.make()
+    model = case.functional(layer)
+    assert len(model.trainable_weights) == case.num_weights
+    layer.trainable = False
+    model.save(tmp_path / "model.keras")
+    saved = keras.models.load_model(tmp_path / "model.keras")
+    made = case.functional(case.make(trainable=False))
+    for frozen in (saved, made):
+        assert not frozen.trainable_weights
+        assert len(frozen.weights) == case.num_weights
+        frozen.layers[-1].trainable = True
+        assert len(frozen.trainable_weights) == case.num_weights
+
+
+@each_layer
+def test_layers_are_distributed_over_time(case):
+    if len(case.shapes) > 1:
+        pytest.skip("`TimeDistributed` has one input.")
+    layer = case.make()
+    arrays = [case.arrays(), case.arrays()]
+    arrays = [next(iter(inputs.values())) for inputs in arrays]
+    outputs = keras.layers.TimeDistributed(layer)(np.stack(arrays, axis=1))
+    for step, array in enumerate(arrays):
+        np.testing.assert_allclose(
+            outputs[:, step], layer(array), rtol=1e-4, atol=1e-5
+        )
 
 
 @each_case

@@ -518,3 +518,17 @@ def test_text_without_end_is_refused_before_it_is_computed(exported):
             signatures[name](source_ids=tf.fill([1, 4097], 5))
     with pytest.raises(ValueError, match="text 1 of [0-9]+ tokens, max_len"):
         translator(["fox", text])
+
+
+def test_keras_exports_the_logits_of_ids_of_any_size(tmp_path):
+    model = kt.Transformer(
+        13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16
+    )
+    model.export(tmp_path / "logits", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "logits")
+    for source_length, target_length in ((3, 5), (7, 2)):
+        ids = {
+            "source_ids": tf.fill([2, source_length], 4),
+            "target_ids": tf.fill([2, target_length], 5),
+        }
+        np.testing.assert_allclose(loaded.serve(ids), model(ids), atol=1e-5)
