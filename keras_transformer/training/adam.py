@@ -1,6 +1,7 @@
 """The optimizer of section 5.3."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.tensorflow_only import adam_constants
@@ -40,6 +41,10 @@ class Adam(keras.optimizers.Adam):
         **kwargs: As of `keras.optimizers.Adam`: clipping, accumulation,
             weight decay, ...
 
+    Raises:
+        ValueError: If weights are of float16, in which 1e-9 is 0: where a
+            gradient is 0, 0 would be divided by 0.
+
     Example:
     >>> from keras_transformer import WarmupSchedule
     >>> optimizer = Adam(WarmupSchedule(hidden_dim=512))
@@ -62,6 +67,17 @@ class Adam(keras.optimizers.Adam):
             epsilon=epsilon,
             **kwargs,
         )
+
+    def build(self, variables):
+        for variable in variables:
+            if variable.dtype == "float16" and not np.float16(self.epsilon):
+                raise ValueError(
+                    "`epsilon` must not be 0 in the dtype of a weight. "
+                    f"Received: epsilon={self.epsilon}, {variable.path} of "
+                    "float16. Train with dtype='mixed_float16', whose weights "
+                    "are float32, or with epsilon=1e-4."
+                )
+        super().build(variables)
 
     def _get_current_learning_rate(self):
         rate = self._learning_rate

@@ -140,3 +140,13 @@ def test_defaults_are_those_of_section_5_3_and_are_saved():
     )
     assert type(optimizer) is kt.Adam
     assert optimizer.amsgrad
+
+
+def test_epsilon_must_not_be_0_in_float16():
+    weight = keras.Variable(np.ones(2), dtype="float16", name="kernel")
+    message = r"`epsilon` must not be 0 .* epsilon=1e-09, kernel of float16"
+    with pytest.raises(ValueError, match=message):
+        kt.Adam(0.1).build([weight])
+    optimizer = kt.Adam(0.1, epsilon=1e-4)
+    optimizer.apply([keras.ops.zeros(2, "float16")], [weight])
+    np.testing.assert_array_equal(weight, [1, 1])
