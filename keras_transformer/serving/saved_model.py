@@ -136,7 +136,7 @@ class TranslationGraph(tf.Module):
 
     def _translate_ids(self, source_ids, search):
         """Sorts by length, searches in batches, and restores the order."""
-        source_ids = self._checked_length(source_ids)
+        source_ids = self._checked(source_ids)
         lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
         order = tf.argsort(lengths, direction="DESCENDING", stable=True)
         source_ids = tf.gather(source_ids, order)
@@ -184,15 +184,22 @@ class TranslationGraph(tf.Module):
         )
         return found.target_ids, found.scores
 
-    def _checked_length(self, source_ids):
+    def _checked(self, source_ids):
         longest = longest_source(self.model)
-        check = tf.debugging.assert_less_equal(
-            tf.shape(source_ids)[1],
-            longest,
-            f"The source must not be longer than {longest} tokens.",
-        )
+        size = self.model.source_vocabulary_size
+        checks = [
+            tf.debugging.assert_less_equal(
+                tf.shape(source_ids)[1],
+                longest,
+                f"The source must not be longer than {longest} tokens.",
+            ),
+            tf.debugging.Assert(
+                tf.reduce_all((source_ids >= 0) & (source_ids < size)),
+                [f"Source ids must be in [0, {size})."],
+            ),
+        ]
         # Before anything is computed, which would need memory without end.
-        with tf.control_dependencies([check]):
+        with tf.control_dependencies(checks):
             return tf.identity(source_ids)
 
     def _filled_up(self, source_ids, rows, length):

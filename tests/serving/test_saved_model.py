@@ -532,3 +532,15 @@ def test_keras_exports_the_logits_of_ids_of_any_size(tmp_path):
             "target_ids": tf.fill([2, target_length], 5),
         }
         np.testing.assert_allclose(loaded.serve(ids), model(ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["translate_ids", "translate_ids_compiled"])
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_ids_must_be_in_the_vocabulary(exported, name, place):
+    translator, path = exported["shared unigram"]
+    size = translator.tokenizer.vocabulary_size
+    signature = tf.saved_model.load(str(path)).signatures[name]
+    wrong = {"before": -1, "after": size}[place]
+    message = rf"Source ids must be in \[0, {size}\)"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        signature(source_ids=tf.constant([[5, 3, 0], [5, wrong, 3]]))
