@@ -1,6 +1,7 @@
 """The "Add & Norm" box of figure 1: residual and layer normalisation."""
 
 import keras
+from keras import ops
 
 from keras_transformer.dropout import Dropout
 from keras_transformer.layer import Layer
@@ -55,7 +56,9 @@ class AddNorm(Layer):
         return self.norm(inputs) if self.normalize_first else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        x = inputs + self.dropout(sublayer_output, training=training)
+        y = self.dropout(sublayer_output, training=training)
+        # A `DTypePolicyMap` may give the parts other dtypes.
+        x = inputs + ops.cast(y, inputs.dtype)
         return x if self.normalize_first else self.norm(x)
 
     def get_config(self):

@@ -153,7 +153,7 @@ class MultiHeadAttention(Layer):
         )
         super().build(query_shape)
 
-    def compute_output_shape(self, query_shape, *others):
+    def compute_output_shape(self, query_shape, *args, **kwargs):
         """The shape of the output: of the query, but its width."""
         return (*query_shape[:-1], self.hidden_dim)
 

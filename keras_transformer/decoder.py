@@ -400,15 +400,16 @@ class Decoder(Layer):
             A list of pairs, one a layer, of zeros: keys `(B, N, L W, H)` for
             `W` = `width` hypotheses of each sentence, values alike.
         """
+
+        def room(projection):
+            head_dim = projection.units // self.num_heads
+            shape = (batch_size, self.num_heads, max_length * width, head_dim)
+            return ops.zeros(shape, dtype=projection.compute_dtype)
+
+        attentions = [layer.self_attention for layer in self.layers]
         return [
-            tuple(
-                ops.zeros(
-                    (batch_size, self.num_heads, max_length * width, head_dim),
-                    dtype=self.compute_dtype,
-                )
-                for head_dim in (layer.key_dim, layer.value_dim)
-            )
-            for layer in self.layers
+            (room(attention.key_projection), room(attention.value_projection))
+            for attention in attentions
         ]
 
     def encoded_cache(self, encoded):

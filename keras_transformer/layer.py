@@ -13,7 +13,7 @@ class Layer(keras.layers.Layer):
         super().build(inputs_shape)
         freeze_parts(self)
 
-    def compute_output_shape(self, inputs_shape, *others):
+    def compute_output_shape(self, inputs_shape, *args, **kwargs):
         """The shape of the first input."""
         return tuple(inputs_shape)
 

@@ -315,6 +315,7 @@ class Transformer(keras.Model):
                 layer.build((None, None))
         self.source_positions.build(vectors_shape)
         self.target_positions.build(vectors_shape)
+        self.embedding_dropout.build(vectors_shape)
         self.encoder.build(vectors_shape)
         self.decoder.build(vectors_shape, vectors_shape)
         if self.output_projection is not None:

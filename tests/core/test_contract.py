@@ -64,9 +64,13 @@ def test_symbolic_shape_and_dtype_equal_eager(case):
 @each_layer
 def test_shape_can_be_asked_before_building(case):
     layer = case.make()
-    shape = layer.compute_output_shape(*case.shapes.values())
+    by_place = layer.compute_output_shape(*case.shapes.values())
+    by_name = layer.compute_output_shape(
+        **{f"{name}_shape": shape for name, shape in case.shapes.items()}
+    )
     assert not layer.built
-    assert shape == tuple(case.call(layer, case.arrays()).shape)
+    expected = tuple(case.call(layer, case.arrays()).shape)
+    assert by_place == by_name == expected
 
 
 @each_case

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.add_norm import AddNorm
@@ -244,6 +245,32 @@ def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
     monkeypatch.setattr(model, "encode", lambda ids, training=None: encoded)
     logits, dropped = model(ids), model(ids, training=True)
     assert np.abs(keras.ops.subtract(dropped, logits)).max() > 0.1
+
+
+@pytest.mark.parametrize("part", ["decoder", ".*/feed_forward/.*", ".*norm.*"])
+@pytest.mark.parametrize(
+    ("policy", "of_part"),
+    [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")],
+)
+def test_parts_may_have_other_dtypes(part, policy, of_part):
+    policies = keras.dtype_policies.DTypePolicyMap(default_policy=policy)
+    policies[f"transformer/{part}"] = keras.dtype_policies.get(of_part)
+    arguments = {"vocabulary_size": V, **SIZES, "name": "transformer"}
+    mixed = kt.Transformer(**arguments, dtype=policies)
+    plain = kt.Transformer(**arguments)
+    assert {layer.compute_dtype for layer in mixed._flatten_layers()} == {
+        "float32",
+        "bfloat16",
+    }
+    plain.set_weights(mixed.get_weights())
+    ids = random_ids()
+    expected = ops.convert_to_numpy(plain(ids))
+    logits = ops.convert_to_numpy(ops.cast(mixed(ids), "float32"))
+    error = np.abs(logits - expected).max() / np.abs(expected).max()
+    assert 0 < error < 0.05
+    target_ids, scores = mixed.generate(ids["source_ids"], max_length=T)
+    token_scores, _ = mixed.score(ids["source_ids"], target_ids)
+    np.testing.assert_allclose(scores, token_scores.sum(axis=1), rtol=0.05)
 
 
 def test_one_token_on_each_side_is_enough():
