@@ -96,7 +96,9 @@ def size(x, axis):
     `ops.shape` makes operations on TensorFlow for each axis that is not known,
     the others' too.
     """
-    if keras.backend.backend() != "tensorflow" or x.shape[axis] is not None:
+    if x.shape[axis] is not None:
+        return x.shape[axis]
+    if keras.backend.backend() != "tensorflow":
         return keras.ops.shape(x)[axis]
     import tensorflow as tf
 
