@@ -19,6 +19,10 @@ import typer
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
+from keras_transformer.search_options import given
+from keras_transformer.search_options import refuse
+from keras_transformer.search_options import set_search
+from keras_transformer.search_options import with_search_options
 from keras_transformer.version import __version__
 
 # Lines that `translate` has done before it writes them.
@@ -54,21 +58,6 @@ class ModelType(enum.StrEnum):
 
     UNIGRAM = "unigram"
     BPE = "bpe"
-
-
-class SearchName(enum.StrEnum):
-    """Kinds of search."""
-
-    GREEDY = "greedy"
-    BEAM = "beam"
-    SAMPLING = "sampling"
-
-
-class PenaltyForm(enum.StrEnum):
-    """Length penalties of `BeamSearch`."""
-
-    GNMT = "gnmt"
-    POWER = "power"
 
 
 class Quantization(enum.StrEnum):
@@ -108,25 +97,6 @@ class DtypePolicy(enum.StrEnum):
     MIXED_FLOAT16 = "mixed_float16"
 
 
-# How to search; by default as the translator was saved.
-SearchKind = Annotated[
-    SearchName | None,
-    typer.Option("--search", help="By default the translator's own."),
-]
-Width = Annotated[
-    int | None, typer.Option(help="Beam: hypotheses kept; by default 4.")
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option(help="Beam: more than 0 prefers longer ones; by default 0.6."),
-]
-LengthPenaltyForm = Annotated[
-    PenaltyForm | None,
-    typer.Option(
-        help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
-        "over length^penalty; by default gnmt."
-    ),
-]
 # What to compute in; by default as the translator was trained.
 Dtype = Annotated[
     DtypePolicy | None,
@@ -416,6 +386,7 @@ def train(
 
 
 @app.command()
+@with_search_options
 def translate(
     folder: TranslatorFolder,
     texts: Annotated[
@@ -428,31 +399,6 @@ def translate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write.")
     ] = None,
-    search: SearchKind = None,
-    width: Width = None,
-    length_penalty: LengthPenalty = None,
-    length_penalty_form: LengthPenaltyForm = None,
-    num_hypotheses: Annotated[
-        int | None,
-        typer.Option(
-            help="Beam and sampling: lines for each sentence; a beam's best "
-            "first."
-        ),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="Sampling: less than 1 is less daring."),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Sampling: from so many tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Sampling: from this share of the mass."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Sampling: draws anew.")
-    ] = None,
     min_length: Annotated[int, typer.Option(help="Least tokens.")] = 0,
     max_length: Annotated[
         int | None,
@@ -463,6 +409,8 @@ def translate(
     ] = False,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
+    *,
+    search_options,
 ):
     """Translate arguments, a file, or what is piped in; a line a sentence.
 
@@ -484,18 +432,7 @@ def translate(
     if output:
         check_file_to_write(output, overwrite)
     translator = _load(folder, dtype)
-    _set_search(
-        translator,
-        search,
-        width=width,
-        length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
-        num_hypotheses=num_hypotheses,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+    set_search(translator, search_options)
     from keras_transformer.text.lines import chunks
     from keras_transformer.translator import check_to_translate
 
@@ -526,18 +463,17 @@ def translate(
 
 
 @app.command()
+@with_search_options
 def evaluate(
     folder: TranslatorFolder,
     source: Annotated[Path, typer.Argument(help="Text to translate.")],
     target: Annotated[Path, typer.Argument(help="Its reference.")],
-    search: SearchKind = None,
-    width: Width = None,
-    length_penalty: LengthPenalty = None,
-    length_penalty_form: LengthPenaltyForm = None,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Case does not count.")
     ] = False,
     dtype: Dtype = None,
+    *,
+    search_options,
 ):
     """Translate a test set and score it with sacreBLEU.
 
@@ -554,13 +490,7 @@ def evaluate(
 
     sources, references = _read_pairs(source, target)
     translator = _load(folder, dtype)
-    _set_search(
-        translator,
-        search,
-        width=width,
-        length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
-    )
+    set_search(translator, search_options)
     check_to_translate(translator, sources, source)
     found = best_of(translator(sources))
     scores = corpus_scores(found, references, lowercase=lowercase)
@@ -605,6 +535,7 @@ def score(
 
 
 @app.command()
+@with_search_options
 def export(
     folder: TranslatorFolder,
     output: Annotated[
@@ -621,10 +552,6 @@ def export(
             ".tflite, else a SavedModel."
         ),
     ] = None,
-    search: SearchKind = None,
-    width: Width = None,
-    length_penalty: LengthPenalty = None,
-    length_penalty_form: LengthPenaltyForm = None,
     quantization: Annotated[
         Quantization | None,
         typer.Option(help="LiteRT: smaller weights; by default float32."),
@@ -646,6 +573,8 @@ def export(
     ] = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
+    *,
+    search_options,
 ):
     """Write the translator for another engine.
 
@@ -663,30 +592,18 @@ def export(
     if format is None:
         is_litert = output.suffix == ".tflite"
         format = Format.LITERT if is_litert else Format.SAVED_MODEL
-    litert_options = _given(quantization=quantization, text=text, steps=steps)
-    search_options = _given(
-        search=search,
-        width=width,
-        length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
-    )
+    litert_options = given(quantization=quantization, text=text, steps=steps)
     for options, formats in (
-        (_given(dtype=dtype), [Format.SAVED_MODEL]),
+        (given(dtype=dtype), [Format.SAVED_MODEL]),
         (litert_options, [Format.LITERT]),
         (search_options, [Format.SAVED_MODEL, Format.LITERT]),
     ):
         if format not in formats:
             needed = " or ".join(f"--format {known.value}" for known in formats)
-            _refuse(options, needed, f"--format {format.value}")
+            refuse(options, needed, f"--format {format.value}")
     check_absent(output, overwrite)
     translator = _load(folder, dtype)
-    _set_search(
-        translator,
-        search,
-        width=width,
-        length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
-    )
+    set_search(translator, search_options)
     if format is Format.CTRANSLATE2:
         translator.export_ctranslate2(output, overwrite=overwrite)
         message = (
@@ -711,6 +628,7 @@ def export(
 
 
 @app.command()
+@with_search_options
 def verify(
     folder: TranslatorFolder,
     exports: Annotated[
@@ -730,15 +648,13 @@ def verify(
             "probable; int8 needs more, such as 0.1."
         ),
     ] = 0.01,
-    search: SearchKind = None,
-    width: Width = None,
-    length_penalty: LengthPenalty = None,
-    length_penalty_form: LengthPenaltyForm = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="File for all that was found, as JSON."),
     ] = None,
     overwrite: Overwrite = False,
+    *,
+    search_options,
 ):
     """Compare exports with the translator they were made from.
 
@@ -766,13 +682,7 @@ def verify(
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
     translator = _load(folder)
-    _set_search(
-        translator,
-        search,
-        width=width,
-        length_penalty=length_penalty,
-        length_penalty_form=length_penalty_form,
-    )
+    set_search(translator, search_options)
     lines = _input_lines(input)
     check_to_translate(translator, lines, input or STANDARD_INPUT)
     expected = translator(lines)
@@ -798,53 +708,6 @@ def _input_lines(input):
     if sys.stdin.isatty():
         print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
     return list(read_stream(sys.stdin.buffer, STANDARD_INPUT))
-
-
-def _set_search(translator, name, **options):
-    """Gives the translator the search that the command line asks for.
-
-    Args:
-        translator: The translator, which keeps its own search by default.
-        name: A kind of search, or `None` for the kind it has.
-        **options: Arguments of searches, `None` where not given.
-    """
-    from keras_transformer import search
-
-    options = _given(**options)
-    kinds = {
-        SearchName.GREEDY: search.GreedySearch,
-        SearchName.BEAM: search.BeamSearch,
-        SearchName.SAMPLING: search.Sampling,
-    }
-    if name:
-        translator.search = kinds[name]()
-    config = translator.search.get_config()
-    for option in sorted(options.keys() - config.keys()):
-        needed = " or ".join(
-            f"--search {other.value}"
-            for other, kind in kinds.items()
-            if option in kind().get_config()
-        )
-        _refuse([option], needed, type(translator.search).__name__)
-    translator.search = type(translator.search)(**{**config, **options})
-
-
-def _given(**options):
-    """The options that the command line has, choices as their words."""
-    return {
-        name: value.value if isinstance(value, enum.Enum) else value
-        for name, value in options.items()
-        if value is not None
-    }
-
-
-def _refuse(options, needed, received):
-    """Raises if there are options, which need something else."""
-    for option in options:
-        raise ValueError(
-            f"`--{option.replace('_', '-')}` needs {needed}. Received: "
-            f"{received}."
-        )
 
 
 def _lines(result, with_scores):

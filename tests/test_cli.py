@@ -606,6 +606,61 @@ def test_beam_search_gives_lines_for_each_sentence(trained):
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (
+            kt.BeamSearch,
+            {
+                "width": 3,
+                "length_penalty": 0.3,
+                "length_penalty_form": "power",
+                "patience": 2.0,
+                "num_hypotheses": 2,
+            },
+        ),
+        (
+            kt.Sampling,
+            {
+                "num_hypotheses": 2,
+                "temperature": 0.5,
+                "top_k": 7,
+                "top_p": 0.9,
+                "seed": 3,
+            },
+        ),
+    ],
+)
+def test_every_option_reaches_the_search(trained, monkeypatch, kind, options):
+    options = {
+        **options,
+        "repetition_penalty": 1.5,
+        "no_repeat_ngram_size": 1,
+    }
+    searches = []
+
+    def spy(translator, texts, **_):
+        searches.append(translator.search)
+        return []
+
+    monkeypatch.setattr(kt.Translator, "__call__", spy)
+    name = {kt.BeamSearch: "beam", kt.Sampling: "sampling"}[kind]
+    words = ["--search", name, "--forbid-unknown"]
+    for option, value in options.items():
+        words += ["--" + option.replace("_", "-"), value]
+    assert run("translate", trained.folder, *words, "cat").code == 0
+    [found] = searches
+    assert type(found) is kind
+    # All that there are, other than they are by default.
+    expected = {
+        **options,
+        "forbidden_token_ids": [kt.Tokenizer.unknown_token_id],
+    }
+    assert found.get_config() == expected
+    defaults = kind().get_config()
+    assert not [name for name in expected if expected[name] == defaults[name]]
+
+
 def test_samples_are_repeatable_from_their_seed(trained):
     outputs = [
         run(

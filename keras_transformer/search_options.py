@@ -1,0 +1,167 @@
+"""Options of the command line that say how to search."""
+
+import enum
+import functools
+import inspect
+from typing import Annotated
+
+import typer
+
+from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+
+
+class SearchName(enum.StrEnum):
+    """Kinds of search."""
+
+    GREEDY = "greedy"
+    BEAM = "beam"
+    SAMPLING = "sampling"
+
+
+class PenaltyForm(enum.StrEnum):
+    """Forms of the length penalty of `BeamSearch`."""
+
+    GNMT = "gnmt"
+    POWER = "power"
+
+
+def _options(
+    search: Annotated[
+        SearchName | None,
+        typer.Option(help="By default the translator's own."),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="Beam: hypotheses kept; by default 4.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option(
+            help="Beam: more than 0 prefers longer ones; by default 0.6."
+        ),
+    ] = None,
+    length_penalty_form: Annotated[
+        PenaltyForm | None,
+        typer.Option(
+            help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
+            "over length^penalty; by default gnmt."
+        ),
+    ] = None,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            help="Beam: goes on until width times so many have ended; by "
+            "default until none can win."
+        ),
+    ] = None,
+    num_hypotheses: Annotated[
+        int | None,
+        typer.Option(
+            help="Beam and sampling: translations of each sentence; a beam's "
+            "best first."
+        ),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="Sampling: less than 1 is less daring."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sampling: from so many tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Sampling: from this share of the mass."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Sampling: draws anew.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(help="More than 1 discourages tokens used already."),
+    ] = None,
+    no_repeat_ngram_size: Annotated[
+        int | None,
+        typer.Option(help="So many tokens in a row come only once."),
+    ] = None,
+    forbid_unknown: Annotated[
+        bool | None,
+        typer.Option("--forbid-unknown", help="No unknown tokens."),
+    ] = None,
+):
+    """Options that are declared once, for every command that searches."""
+
+
+def with_search_options(command):
+    """Adds the options to those of a command.
+
+    Args:
+        command: A function for `typer`. Its argument `search_options` is not
+            one of the command line: it gets a dictionary of those given.
+    """
+    added = inspect.signature(_options).parameters
+    own = dict(inspect.signature(command).parameters)
+    del own["search_options"]
+
+    @functools.wraps(command)
+    def with_options(**arguments):
+        options = {name: arguments.pop(name) for name in added}
+        return command(**arguments, search_options=given(**options))
+
+    # In place of `search_options`, at the end.
+    parameters = {**own, **added}
+    with_options.__signature__ = inspect.Signature(parameters.values())
+    with_options.__annotations__ = {
+        name: parameter.annotation for name, parameter in parameters.items()
+    }
+    return with_options
+
+
+def set_search(translator, options):
+    """Gives the translator the search that the command line asks for.
+
+    Args:
+        translator: The translator, which keeps its own search by default.
+        options: What a command got as `search_options`.
+    """
+    from keras_transformer import search
+
+    kinds = {
+        SearchName.GREEDY: search.GreedySearch,
+        SearchName.BEAM: search.BeamSearch,
+        SearchName.SAMPLING: search.Sampling,
+    }
+    options = dict(options)
+    name = options.pop("search", None)
+    if name:
+        translator.search = kinds[name]()
+    config = translator.search.get_config()
+    if options.pop("forbid_unknown", False):
+        config["forbidden_token_ids"] = [
+            *config["forbidden_token_ids"],
+            UNKNOWN_TOKEN_ID,
+        ]
+    for option in sorted(options.keys() - config.keys()):
+        needed = " or ".join(
+            f"--search {other.value}"
+            for other, kind in kinds.items()
+            if option in kind().get_config()
+        )
+        refuse([option], needed, type(translator.search).__name__)
+    translator.search = type(translator.search)(**{**config, **options})
+
+
+def given(**options):
+    """The options that the command line has, choices as their words."""
+    return {
+        name: value.value if isinstance(value, enum.Enum) else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def refuse(options, needed, received):
+    """Raises if there are options, which need something else."""
+    for option in options:
+        raise ValueError(
+            f"`--{option.replace('_', '-')}` needs {needed}. Received: "
+            f"{received}."
+        )
