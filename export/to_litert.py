@@ -2,8 +2,8 @@
 
     python export/to_litert.py runs/en-de en-de.tflite int8 "A sentence."
 
-The same as `keras-transformer export --format litert`, as a program to start
-from. The third argument is float32, float16 or int8.
+The same as `keras-transformer export --format litert --no-text`, as a program
+to start from. The third argument is float32, float16 or int8.
 """
 
 import sys

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -24,15 +25,12 @@ def write_file(path, content: bytes | Callable):
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(
-        prefix=f".{os.path.basename(path)}.", dir=folder
-    )
-    os.close(descriptor)
+    partial = _beside(path)
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         _fill(partial, content)
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
-        os.chmod(partial, 0o666 & ~_umask())
         os.replace(partial, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -49,10 +47,10 @@ def new_folder(path):
     path = os.path.abspath(os.fspath(path))
     parent, name = os.path.split(path)
     os.makedirs(parent, exist_ok=True)
-    partial = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
+    partial = _beside(path)
+    os.mkdir(partial)
     try:
         yield partial
-        os.chmod(partial, 0o777 & ~_umask())
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
             kept = os.path.join(old, name)
@@ -134,7 +132,11 @@ def _is_special(path):
     return os.path.exists(path) and not is_usual
 
 
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _beside(path):
+    """A hidden name for what will be `path`, that nothing else has.
+
+    Made by `open` and `mkdir` as any file or folder: those of `tempfile` are
+    for their owner alone.
+    """
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}.{secrets.token_hex(4)}")

@@ -6,6 +6,7 @@ import keras
 
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_texts
 from keras_transformer.event_log import EventLog
 from keras_transformer.text.bleu import bleu_metric
 from keras_transformer.text.bleu import corpus_scores
@@ -31,7 +32,8 @@ class BleuCallback(keras.callbacks.Callback):
         sources: A sequence of strings.
         references: Their translations, as many strings.
         every: Epochs between two scores. The logs of the epochs in between
-            say NaN, which is never an improvement.
+            say negative infinity, which is never an improvement; a callback
+            with `patience` counts them.
         samples: Number of translations to print, the same sentences each
             time.
         log_dir: Folder for TensorBoard, where the samples are text.
@@ -39,7 +41,7 @@ class BleuCallback(keras.callbacks.Callback):
         tokenize: sacreBLEU's tokenizer.
 
     Raises:
-        TypeError: If `translator` is none.
+        TypeError: If `translator` is none, or a text is no string.
         ValueError: If there are not as many references as sources, or none; a
             number is out of range; or `fit` trains another model.
 
@@ -69,7 +71,8 @@ class BleuCallback(keras.callbacks.Callback):
                 "`translator` must be a Translator. Received: translator of "
                 f"type {type(translator).__name__}."
             )
-        sources, references = list(sources), list(references)
+        sources = check_texts("sources", sources)
+        references = check_texts("references", references)
         if len(sources) != len(references) or not sources:
             raise ValueError(
                 "`sources` and `references` must be as many as each other, "
@@ -99,7 +102,8 @@ class BleuCallback(keras.callbacks.Callback):
         super().set_model(model)
 
     def on_epoch_end(self, epoch, logs=None):
-        logs["val_bleu"] = math.nan
+        # Not NaN, to which Keras's callbacks compare all that come after it.
+        logs["val_bleu"] = -math.inf
         if (epoch + 1) % self.every:
             return
         translations = best_of(self.translator(self.sources))

@@ -434,12 +434,12 @@ def translate(
     translator = _load(folder, dtype)
     set_search(translator, search_options)
     from keras_transformer.text.lines import chunks
-    from keras_transformer.translator import check_to_translate
+    from keras_transformer.translator import check_line_lengths
 
     place = "the arguments"
     if not texts:
         texts, place = _input_lines(input), input or STANDARD_INPUT
-    check_to_translate(translator, texts, place)
+    check_line_lengths(translator, texts, place)
     results = (
         "".join(
             _lines(
@@ -486,12 +486,12 @@ def evaluate(
     with _quiet_start():
         from keras_transformer.text import corpus_scores
         from keras_transformer.translator import best_of
-        from keras_transformer.translator import check_to_translate
+        from keras_transformer.translator import check_line_lengths
 
     sources, references = _read_pairs(source, target)
     translator = _load(folder, dtype)
     set_search(translator, search_options)
-    check_to_translate(translator, sources, source)
+    check_line_lengths(translator, sources, source)
     found = best_of(translator(sources))
     scores = corpus_scores(found, references, lowercase=lowercase)
     print(f"BLEU {scores.bleu:.2f}")
@@ -519,8 +519,12 @@ def score(
     """  # noqa: D301
     sources, translations = _read_pairs(source, target)
     translator = _load(folder)
-    scores, token_scores = translator.score(sources, translations)
+    from keras_transformer.translator import check_line_lengths
+
     tokenizer = translator.target_tokenizer
+    check_line_lengths(translator, sources, source)
+    check_line_lengths(translator, translations, target, tokenizer)
+    scores, token_scores = translator.score(sources, translations)
     for text, total, of_tokens in zip(
         translations, scores, token_scores, strict=True
     ):
@@ -604,6 +608,12 @@ def export(
     check_absent(output, overwrite)
     translator = _load(folder, dtype)
     set_search(translator, search_options)
+    if text and translator.search.num_hypotheses > 1:
+        refuse(
+            ["text"],
+            "a search for one hypothesis",
+            f"num_hypotheses={translator.search.num_hypotheses}",
+        )
     if format is Format.CTRANSLATE2:
         translator.export_ctranslate2(output, overwrite=overwrite)
         message = (
@@ -645,13 +655,15 @@ def verify(
         float,
         typer.Option(
             help="Nats per token by which a differing line may be less "
-            "probable; int8 needs more, such as 0.1."
+            "probable; int8 needs more, such as 0.1, and so does a translator "
+            "in half precision, but with --dtype float32."
         ),
     ] = 0.01,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", help="File for all that was found, as JSON."),
     ] = None,
+    dtype: Dtype = None,
     overwrite: Overwrite = False,
     *,
     search_options,
@@ -674,17 +686,17 @@ def verify(
 
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import verify_export
-        from keras_transformer.translator import check_to_translate
+        from keras_transformer.translator import check_line_lengths
 
     if json_file:
         check_file_to_write(json_file, overwrite)
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
-    translator = _load(folder)
+    translator = _load(folder, dtype)
     set_search(translator, search_options)
     lines = _input_lines(input)
-    check_to_translate(translator, lines, input or STANDARD_INPUT)
+    check_line_lengths(translator, lines, input or STANDARD_INPUT)
     expected = translator(lines)
     reports = [
         verify_export(translator, path, lines, tolerance, expected)
@@ -715,13 +727,18 @@ def _lines(result, with_scores):
     if not with_scores:
         for found in result:
             hypotheses = [found] if isinstance(found, str) else found
-            yield from (f"{text}\n" for text in hypotheses)
+            yield from (f"{_one_line(text)}\n" for text in hypotheses)
         return
     for found, found_scores in zip(result[0], result[1].tolist(), strict=True):
         if isinstance(found, str):
             found, found_scores = [found], [found_scores]
         for text, value in zip(found, found_scores, strict=True):
-            yield f"{value:.4f}\t{text}\n"
+            yield f"{value:.4f}\t{_one_line(text)}\n"
+
+
+def _one_line(text):
+    """A line stays a line: vocabularies with bytes can spell a line's end."""
+    return text.replace("\n", " ")
 
 
 def _read_pairs(source, target):

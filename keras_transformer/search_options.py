@@ -28,29 +28,34 @@ class PenaltyForm(enum.StrEnum):
 def _options(
     search: Annotated[
         SearchName | None,
-        typer.Option(help="By default the translator's own."),
+        typer.Option(
+            help="Another search, with its defaults; otherwise the "
+            "translator's own."
+        ),
     ] = None,
     width: Annotated[
-        int | None, typer.Option(help="Beam: hypotheses kept; by default 4.")
+        int | None,
+        typer.Option(help="Beam: hypotheses kept; 4 with --search beam."),
     ] = None,
     length_penalty: Annotated[
         float | None,
         typer.Option(
-            help="Beam: more than 0 prefers longer ones; by default 0.6."
+            help="Beam: more than 0 prefers longer ones; 0.6 with --search "
+            "beam."
         ),
     ] = None,
     length_penalty_form: Annotated[
         PenaltyForm | None,
         typer.Option(
             help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
-            "over length^penalty; by default gnmt."
+            "over length^penalty; gnmt with --search beam."
         ),
     ] = None,
     patience: Annotated[
         float | None,
         typer.Option(
-            help="Beam: goes on until width times so many have ended; by "
-            "default until none can win."
+            help="Beam: goes on until width times so many have ended; with "
+            "--search beam until none can win."
         ),
     ] = None,
     num_hypotheses: Annotated[

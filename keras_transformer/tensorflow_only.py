@@ -105,7 +105,7 @@ def size(x, axis):
     return tf.shape(x)[axis]
 
 
-def dense(gradient):
+def summed_rows(gradient):
     """Adds up the rows of the same token in the gradient of an embedding.
 
     On TensorFlow it is a list of rows, one for each token.
@@ -243,7 +243,7 @@ def update_by_adam(variable, momentum, velocity, gradient, constants) -> bool:
         var=variable.handle,
         m=momentum.value.handle,
         v=velocity.value.handle,
-        grad=tf.cast(dense(gradient), "float32"),
+        grad=tf.cast(summed_rows(gradient), "float32"),
         **constants,
     )
     return True

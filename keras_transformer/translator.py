@@ -39,6 +39,10 @@ WRITTEN = re.compile(
     r"|translator\.json)(\.\w{8})?"
 )
 
+# Logits that a batch may have where they are all computed at once, to score
+# what is given: 256 MB in float32.
+LOGITS_PER_BATCH = 2**26
+
 # Longest source where the model has no limit of its own, in tokens: far more
 # than any sentence, and still within the memory of a usual machine.
 LONGEST_SOURCE = 4096
@@ -225,7 +229,8 @@ class Translator:
             max(len(source), len(target)) if source else 0
             for source, target in zip(sources, targets, strict=True)
         ]
-        for batch in batches_by_length(longest):
+        tokens = LOGITS_PER_BATCH // self.model.vocabulary_size
+        for batch in batches_by_length(longest, max(tokens, 1)):
             batch_scores = self.model.score(
                 padded([sources[index] for index in batch]),
                 padded([targets[index] for index in batch]),
@@ -439,7 +444,7 @@ def longest_source(model) -> int:
     return model.max_length or LONGEST_SOURCE
 
 
-def check_to_translate(translator, lines, path):
+def check_line_lengths(translator, lines, path, tokenizer=None):
     """Raises `ValueError` if a line is too long, which it names from 1.
 
     Before any is translated: calls with some of the lines each count their own.
@@ -448,15 +453,16 @@ def check_to_translate(translator, lines, path):
         translator: A `Translator`.
         lines: A list of strings.
         path: What a message calls the place they are from.
+        tokenizer: By default the source's.
     """
     limit = longest_source(translator.model)
-    encode = translator.tokenizer.encode
+    encode = (tokenizer or translator.tokenizer).encode
     rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
     for number, ids in enumerate(rows, 1):
         if len(ids) >= limit:  # an end token follows
             raise ValueError(
-                f"The lines of {path} must have less than {limit} tokens to be "
-                f"translated. Received: line {number} of {len(ids)}."
+                f"The lines of {path} must have less than {limit} tokens. "
+                f"Received: line {number} of {len(ids)}."
             )
 
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import new_folder
 from keras_transformer.atomic import write_file
 
 
@@ -41,6 +42,22 @@ def test_a_pipe_is_written_to(tmp_path, as_function):
     assert read == [b"content"]
     assert stat.S_ISFIFO(os.stat(pipe).st_mode)
     assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_modes_are_those_of_any_file_and_folder(tmp_path, monkeypatch):
+    mask = os.umask(0o027)
+    try:
+        with monkeypatch.context() as during:
+            # Which is of the whole process: other threads write files too.
+            during.delattr(os, "umask")
+            write_file(tmp_path / "file", b"content")
+            with new_folder(tmp_path / "folder") as folder:
+                open(os.path.join(folder, "file"), "wb").close()
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(os.stat(tmp_path / "file").st_mode) == 0o640
+    assert stat.S_IMODE(os.stat(tmp_path / "folder").st_mode) == 0o750
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
 def test_a_pipe_of_the_shell_is_written_to():

@@ -118,8 +118,23 @@ def test_epochs_in_between_have_none(translator, monkeypatch):
     callback = bleu_of(translator, monkeypatch, iter([5.0, 7.0]))
     callback.every = 2
     scores = fit(translator, callback, epochs=5)["val_bleu"]
-    assert [math.isnan(score) for score in scores] == [True, False] * 2 + [True]
-    assert (scores[1], scores[3]) == (5.0, 7.0)
+    assert scores == [-math.inf, 5.0, -math.inf, 7.0, -math.inf]
+
+
+def test_epochs_in_between_are_no_improvement(translator, monkeypatch):
+    callback = bleu_of(translator, monkeypatch, iter([5.0, 7.0, 6.0]))
+    callback.every = 2
+    stop = keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=3)
+    history = fit(translator, callback, stop, epochs=9)
+    assert stop.best == 7.0 and len(history["val_bleu"]) == 7
+
+
+def test_one_string_is_not_many(translator):
+    for arguments in (("abc", LINES[:3]), (LINES[:3], "abc")):
+        with pytest.raises(TypeError, match="must be a sequence of strings"):
+            kt.BleuCallback(translator, *arguments)
+        with pytest.raises(TypeError, match="must be a sequence of strings"):
+            kt.corpus_scores(*arguments)
 
 
 @pytest.mark.slow

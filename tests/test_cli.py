@@ -475,7 +475,7 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     file = tmp_path / "lines"
     file.write_text("\n".join(lines))
     message = (
-        "The lines of {} must have less than 4096 tokens to be translated. "
+        "The lines of {} must have less than 4096 tokens. "
         r"Received: line 3 of \d+\."
     )
     for arguments, stdin, place in (
@@ -712,6 +712,29 @@ def test_given_translations_are_scored(trained):
         np.testing.assert_allclose(float(total), sum(of_tokens), atol=1e-2)
 
 
+def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):
+    short, long = tmp_path / "short", tmp_path / "long"
+    short.write_text("the cat\n" * 3)
+    long.write_text("the cat\nthe dog\n" + "the fox " * 3000)
+    for files in ((short, long), (long, short)):
+        assert_is_one_line(
+            run("score", trained.folder, *files),
+            r"The lines of .*long must have .*: line 3 of \d+\.",
+        )
+
+
+@pytest.mark.parametrize("options", [(), ("--scores",)])
+def test_a_line_stays_a_line(trained, monkeypatch, options):
+    def spelled_in_bytes(translator, texts, return_scores, **_):
+        found = ["a\nb" for _ in texts]
+        return (found, np.zeros(len(found))) if return_scores else found
+
+    monkeypatch.setattr(kt.Translator, "__call__", spelled_in_bytes)
+    result = run("translate", trained.folder, *options, "cat", "dog")
+    lines = result.output.splitlines()
+    assert [line.split("\t")[-1] for line in lines] == ["a b"] * 2
+
+
 def test_evaluate_prints_scores_and_their_signature(trained):
     result = run("evaluate", trained.folder, trained.source, trained.target)
     assert (result.code, result.errors) == (0, "")
@@ -825,6 +848,11 @@ def test_export_writes_a_ctranslate2_model(trained, tmp_path):
         (
             ("--format", "ctranslate2", "--search", "beam"),
             "`--search` needs --format saved_model or --format litert. .*",
+        ),
+        (
+            ("--format", "litert", "--text", "--search", "beam")
+            + ("--num-hypotheses", "2"),
+            "`--text` needs a search for one hypothesis. Received: num_.*=2.",
         ),
         (
             ("--format", "litert", "--dtype", "float32"),

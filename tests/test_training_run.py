@@ -840,9 +840,13 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),
         ({"average_last": 2, "average_decay": 0.9}, "Exactly one of `last`"),
         ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),
+        ({"max_length": 0}, "`max_length` must be at least 1"),
+        ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\)"),
     ],
 )
-def test_settings_out_of_range(text, tmp_path, change, message):
+def test_settings_out_of_range(text, tmp_path, monkeypatch, change, message):
+    # Found before minutes of work.
+    monkeypatch.delattr(kt.Tokenizer, "train")
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "run", text, change)
     assert not (tmp_path / "run").exists()

@@ -410,6 +410,25 @@ def test_translations_to_score_are_not_too_long(translator, monkeypatch):
         translator.score(["the cat"] * 2, ["der", "der Hund " * 16])
 
 
+def test_scoring_takes_batches_by_their_logits(translator, monkeypatch):
+    texts = ["one two", "three", "two two one"] * 3
+    expected, _ = translator.score(texts, texts)
+    sizes = []
+    score = translator.model.score
+
+    def spy(source_ids, target_ids):
+        sizes.append(len(source_ids))
+        return score(source_ids, target_ids)
+
+    monkeypatch.setattr(translator.model, "score", spy)
+    # Of at most 120 tokens: each sentence may have 50 more than it has.
+    logits = 120 * translator.model.vocabulary_size
+    monkeypatch.setattr(translator_module, "LOGITS_PER_BATCH", logits)
+    scores, _ = translator.score(texts, texts)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+    assert max(sizes) == 2 and sum(sizes) == len(texts)
+
+
 def test_as_many_translations_as_texts_are_scored(translator):
     with pytest.raises(ValueError, match="must be as many as each other"):
         translator.score(["the cat"], [])

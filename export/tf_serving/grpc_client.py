@@ -65,7 +65,7 @@ def main(arguments=None):
                     texts, channel, options.model, options.signature
                 )
                 for translation in translations:
-                    print(translation)
+                    print(translation.replace("\n", " "))
     except grpc.RpcError as error:
         sys.exit(f"{options.address}: {error.code().name}: {error.details()}")
 

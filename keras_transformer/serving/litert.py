@@ -91,11 +91,11 @@ def export_litert(
             "with KERAS_BACKEND=tensorflow."
         )
     translator.model.check_not_quantized()
+    text = text and translator.search.num_hypotheses == 1
     if text:
         _check_tokenizers(translator)
     check_file_to_write(path, overwrite)
     translator = translator.with_dtype("float32")
-    text = text and translator.search.num_hypotheses == 1
     weights = _Weights(translator.model, quantization)
     signatures = _LiteRTGraph(translator, weights).signatures(text, steps)
     content = _converted(weights, signatures, quantization)

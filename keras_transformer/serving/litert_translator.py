@@ -35,8 +35,9 @@ IDENTIFIER = b"TFL3"
 class LiteRTTranslator:
     """Translates strings with a file that `export_litert` has written.
 
-    Needs ai-edge-litert and sentencepiece alone: text is split and joined by
-    the SentencePiece models in the file.
+    Needs neither tensorflow nor keras, but ai-edge-litert, numpy,
+    sentencepiece and wrapt: text is split and joined by the SentencePiece
+    models in the file.
 
     Args:
         path: The file.

@@ -187,6 +187,7 @@ class TranslationGraph(tf.Module):
     def _checked(self, source_ids):
         longest = longest_source(self.model)
         size = self.model.source_vocabulary_size
+        is_padding = tf.equal(source_ids, 0)
         checks = [
             tf.debugging.assert_less_equal(
                 tf.shape(source_ids)[1],
@@ -197,10 +198,15 @@ class TranslationGraph(tf.Module):
                 tf.reduce_all((source_ids >= 0) & (source_ids < size)),
                 [f"Source ids must be in [0, {size})."],
             ),
+            tf.debugging.Assert(
+                tf.reduce_all(~is_padding[:, :-1] | is_padding[:, 1:]),
+                ["Padding, id 0, must come after the tokens of a row."],
+            ),
         ]
         # Before anything is computed, which would need memory without end.
         with tf.control_dependencies(checks):
-            return tf.identity(source_ids)
+            # One column at least, as a model needs.
+            return tf.pad(source_ids, [[0, 0], [0, 1]])
 
     def _filled_up(self, source_ids, rows, length):
         """Adds padding up to one of few shapes."""

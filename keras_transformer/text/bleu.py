@@ -5,6 +5,7 @@ import dataclasses
 import sacrebleu
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ def corpus_scores(
             already.
 
     Raises:
+        TypeError: If something else than strings is found.
         ValueError: If the numbers of strings differ, there are none, or
             sacreBLEU has no such tokenizer.
 
@@ -52,7 +54,8 @@ def corpus_scores(
     >>> corpus_scores(["ein Haus am See"], ["ein Haus am See"]).bleu
     100.0
     """
-    translations, references = list(translations), list(references)
+    translations = check_texts("translations", translations)
+    references = check_texts("references", references)
     if len(translations) != len(references) or not references:
         raise ValueError(
             "`translations` and `references` must be as many as each other, "

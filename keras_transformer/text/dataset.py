@@ -106,13 +106,7 @@ def read_corpus(
     verbose: int = 1,
 ) -> "Corpus":
     """Splits sentence pairs into ids; arguments of `translation_dataset`."""
-    check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
-    if tokens_per_batch < max_length:
-        raise ValueError(
-            "`tokens_per_batch` must be at least `max_length`, so that every "
-            f"pair fits a batch. Received: tokens_per_batch={tokens_per_batch},"
-            f" max_length={max_length}."
-        )
+    check_budget(tokens_per_batch, max_length)
     tokenizers = _tokenizers(tokenizer, target_tokenizer)
     pairs, name = _string_pairs(source, target)
     corpus = _read(pairs, tokenizers, tokens_per_batch, max_length, verbose)
@@ -123,6 +117,17 @@ def read_corpus(
             f"No pair of sentences is left. Received: {corpus.report(name)}."
         )
     return corpus
+
+
+def check_budget(tokens_per_batch, max_length):
+    """Checks the sizes of batches and of the sentences in them, in tokens."""
+    check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
+    if tokens_per_batch < max_length:
+        raise ValueError(
+            "`tokens_per_batch` must be at least `max_length`, so that every "
+            f"pair fits a batch. Received: tokens_per_batch={tokens_per_batch},"
+            f" max_length={max_length}."
+        )
 
 
 def length_buckets(max_length: int) -> list[int]:

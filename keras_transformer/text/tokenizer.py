@@ -166,6 +166,8 @@ class Tokenizer:
                 eos_id=END_TOKEN_ID,
                 input_sentence_size=MAX_TRAINING_LINES,
                 shuffle_input_sentence=True,
+                # In bytes; it would leave longer ones out, and not say so.
+                max_sentence_length=2**30,
                 num_threads=os.cpu_count(),
                 minloglevel=2,
             )

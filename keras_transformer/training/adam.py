@@ -5,9 +5,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.tensorflow_only import adam_constants
-from keras_transformer.tensorflow_only import dense
 from keras_transformer.tensorflow_only import replica_context
 from keras_transformer.tensorflow_only import sum_over_devices
+from keras_transformer.tensorflow_only import summed_rows
 from keras_transformer.tensorflow_only import update_by_adam
 from keras_transformer.tensorflow_only import update_on_devices
 
@@ -146,7 +146,7 @@ class Adam(keras.optimizers.Adam):
 
     def _clip_gradients(self, grads):
         if self.clipnorm or self.global_clipnorm or self.clipvalue:
-            grads = [dense(gradient) for gradient in grads]
+            grads = [summed_rows(gradient) for gradient in grads]
         return super()._clip_gradients(grads)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):

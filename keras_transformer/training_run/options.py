@@ -10,6 +10,7 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
+from keras_transformer.text.dataset import check_budget
 from keras_transformer.training_run.distribution import check_distribution
 
 # What may change when a training goes on: it changes no update, `distribute`
@@ -146,7 +147,10 @@ class TrainingOptions:
             save_every=self.save_every,
             seed=self.seed,
         )
-        check_share(average_decay=self.average_decay)
+        check_share(
+            average_decay=self.average_decay, dropout=self.dropout or 0.0
+        )
+        check_budget(self.tokens_per_batch, self.max_length)
         if self.average_every and not (self.average_last or self.average_decay):
             raise ValueError(
                 "`average_every` needs `average_last` or `average_decay`. "

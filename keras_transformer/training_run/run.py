@@ -35,7 +35,7 @@ from keras_transformer.training_run.folder import fingerprint
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.start import Start
 from keras_transformer.translator import Translator
-from keras_transformer.translator import check_to_translate
+from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import assign_named_weights
 
@@ -295,7 +295,7 @@ class TrainingRun(TrainingOptions):
             None,
         )
         if self._scores_bleu():
-            check_to_translate(self.translator, self.validation_lines[0], path)
+            check_line_lengths(self.translator, self.validation_lines[0], path)
 
     def _scores_bleu(self):
         needed = self.patience or self.keep_best

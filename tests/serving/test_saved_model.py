@@ -535,12 +535,25 @@ def test_keras_exports_the_logits_of_ids_of_any_size(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["translate_ids", "translate_ids_compiled"])
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_ids_must_be_in_the_vocabulary(exported, name, place):
+def test_ids_must_be_rows_of_the_vocabulary(exported, name):
     translator, path = exported["shared unigram"]
+    loaded = tf.saved_model.load(str(path))
     size = translator.tokenizer.vocabulary_size
-    signature = tf.saved_model.load(str(path)).signatures[name]
-    wrong = {"before": -1, "after": size}[place]
-    message = rf"Source ids must be in \[0, {size}\)"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        signature(source_ids=tf.constant([[5, 3, 0], [5, wrong, 3]]))
+    for row, message in (
+        ([5, -1, 3], rf"Source ids must be in \[0, {size}\)"),
+        ([5, size, 3], rf"Source ids must be in \[0, {size}\)"),
+        ([0, 5, 3], "Padding, id 0, must come after the tokens of a row"),
+        ([5, 0, 3], "Padding, id 0, must come after the tokens of a row"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            loaded.signatures[name](source_ids=tf.constant([[5, 3, 0], row]))
+
+
+@pytest.mark.parametrize("name", ["translate_ids", "translate_ids_compiled"])
+@pytest.mark.parametrize("shape", [(2, 0), (0, 0), (0, 3)])
+def test_nothing_is_translated_to_nothing(exported, name, shape):
+    _, path = exported["shared unigram"]
+    loaded = tf.saved_model.load(str(path))
+    result = loaded.signatures[name](source_ids=tf.zeros(shape, tf.int32))
+    assert result["target_ids"].shape == (shape[0], 0)
+    np.testing.assert_array_equal(result["score"], np.zeros(shape[0]))

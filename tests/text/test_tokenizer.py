@@ -351,6 +351,13 @@ def test_learns_from_lines_of_any_length():
     assert tokenizer.decode(tokenizer.encode("abc gh")) == "abc gh"
 
 
+def test_learns_from_long_lines_too():
+    lines = ["xylophone " * 1_000] * 5  # of 10,000 bytes
+    options = {"vocabulary_size": 14, "model_type": "bpe", "verbose": 0}
+    tokenizer = kt.Tokenizer.train(lines, **options)
+    assert tokenizer.decode(tokenizer.encode("xylophone")) == "xylophone"
+
+
 def test_split_digits_gives_each_digit_a_piece():
     lines = ["in 1984 and 1985", "in 1984 again"] * 20
     options = {"vocabulary_size": 30, "model_type": "bpe", "verbose": 0}
