@@ -58,7 +58,8 @@ class AddNorm(Layer):
     def call(self, inputs, sublayer_output, training=None):
         y = self.dropout(sublayer_output, training=training)
         # A `DTypePolicyMap` may give the parts other dtypes.
-        x = inputs + ops.cast(y, inputs.dtype)
+        x = ops.cast(inputs, self.compute_dtype)
+        x = x + ops.cast(y, self.compute_dtype)
         return x if self.normalize_first else self.norm(x)
 
     def get_config(self):

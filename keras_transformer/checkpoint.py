@@ -14,11 +14,12 @@ import safetensors.numpy
 from keras import ops
 
 from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_not_negative
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import named_weights
 
 KEPT = 2  # so that a damaged one has another before it
-NAME = re.compile(r"epoch-(\d{5})-batch-(\d{8})\.safetensors")
+NAME = re.compile(r"epoch-(\d{5,})-batch-(\d{8,})\.safetensors")
 # What a killed process leaves: our file, or that of safetensors beside it.
 UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}|\.tmp\w{{6}}")
 
@@ -87,9 +88,11 @@ class Checkpoint:
             A checkpoint, with copies or views that training does not change.
 
         Raises:
-            ValueError: If the model is not built and compiled, or two of its
-                weights have the same path.
+            TypeError: If `epoch` or `batch` is no integer.
+            ValueError: If one is negative, the model is not built and
+                compiled, or two of its weights have the same path.
         """
+        check_not_negative(epoch=epoch, batch=batch)
         _prepare(model)
         tensors = {}
         with contextlib.ExitStack() as stack:
@@ -165,8 +168,8 @@ class Checkpoint:
             ValueError: If there is a later one, of another training.
         """
         name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
-        later = max(_whole(folder), default=name)
-        if later > name:
+        later = max(_whole(folder), default=name, key=_place)
+        if _place(later) > _place(name):
             raise ValueError(
                 f"There must be no later checkpoint in {folder}. Received: "
                 f"{name} to write, and {later}. Go on from the newest, or name "
@@ -263,7 +266,12 @@ def _whole(folder):
     """The names of checkpoints in a folder, the newest last."""
     if not os.path.isdir(folder):
         return []
-    return sorted(filter(NAME.fullmatch, os.listdir(folder)))
+    return sorted(filter(NAME.fullmatch, os.listdir(folder)), key=_place)
+
+
+def _place(name):
+    """The epoch and batch that a checkpoint's name says."""
+    return tuple(map(int, NAME.fullmatch(name).groups()))
 
 
 def _prepare(model):

@@ -148,6 +148,15 @@ def check_ids_in_range(name: str, ids, vocabulary_size: int):
             )
 
 
+def check_kind(name: str, value, kind: type):
+    """Raises `TypeError` unless a value is of a class."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"`{name}` must be a {kind.__name__}. Received: {name} of type "
+            f"{type(value).__name__}."
+        )
+
+
 def check_texts(name: str, texts) -> list[str]:
     """Returns an iterable of strings as a list, or raises `TypeError`."""
     if isinstance(texts, str):
@@ -193,9 +202,14 @@ def check_length(name: str, ids: np.ndarray, max_length: int | None):
 
 
 def check_file(path) -> str:
-    """Returns `path` as a string, or raises `FileNotFoundError`."""
+    """Returns `path` as a string, or raises `FileNotFoundError`.
+
+    A pipe is one too, which can be read once.
+    """
     path = os.fspath(path)
-    if not os.path.isfile(path):
+    if os.path.isdir(path):
+        raise FileNotFoundError(f"No such file: {path!r} is a folder.")
+    if not os.path.exists(path):
         raise FileNotFoundError(f"No such file: {path!r}.")
     return path
 

@@ -110,6 +110,7 @@ def main():
         sys.argv.remove("--traceback")
         app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    _open_closed_streams()
     try:
         app()
     except (OSError, TypeError, ValueError, RuntimeError, ImportError) as error:
@@ -606,9 +607,24 @@ def export(
             needed = " or ".join(f"--format {known.value}" for known in formats)
             refuse(options, needed, f"--format {format.value}")
     check_absent(output, overwrite)
+    with _signals_handled(_exit_by_signal, signal.SIGTERM, signal.SIGHUP):
+        _export(
+            folder,
+            output,
+            format,
+            search_options,
+            litert_options,
+            dtype,
+            overwrite,
+        )
+
+
+def _export(
+    folder, output, format, search_options, litert_options, dtype, overwrite
+):
     translator = _load(folder, dtype)
     set_search(translator, search_options)
-    if text and translator.search.num_hypotheses > 1:
+    if litert_options.get("text") and translator.search.num_hypotheses > 1:
         refuse(
             ["text"],
             "a search for one hypothesis",
@@ -806,13 +822,44 @@ def _end_at_once(watcher):
     os._exit(2)
 
 
+def _open_closed_streams():
+    """Opens what the shell has closed, as by `<&-`, to read and say nothing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # In this order, each takes the number of its stream.
+            setattr(sys, name, open(os.devnull, mode))
+
+
+@contextlib.contextmanager
+def _signals_handled(handler, *numbers):
+    """Has a handler for signals, inside."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old or signal.SIG_DFL)
+
+
+def _exit_by_signal(number, frame):
+    """Ends with an exception, so that no half of what is written stays."""
+    sys.exit(128 + number)
+
+
 @contextlib.contextmanager
 def _quiet_start():
     """Keeps back what TensorFlow logs when it starts, unless it fails.
 
     No setting of TensorFlow silences those lines, and the one line of an
-    error would drown in them.
+    error would drown in them. Ctrl-C ends the program at once: there is nothing
+    to save, and Python loses an exception that comes in a callback of jax.
     """
+    with _signals_handled(signal.SIG_DFL, signal.SIGINT), _kept_back_log():
+        yield
+
+
+@contextlib.contextmanager
+def _kept_back_log():
     sys.stderr.flush()
     real = os.dup(2)
     with tempfile.TemporaryFile() as log:

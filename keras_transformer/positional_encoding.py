@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.layer import Layer
@@ -148,9 +149,12 @@ class LearnedPositionalEncoding(Layer):
         super().build(inputs_shape)
 
     def call(self, inputs, start_position=0):
-        self._check_length(inputs.shape[1], start_position)
+        is_known = isinstance(start_position, int)
+        if is_known:
+            check_not_negative(start_position=start_position)
+            self._check_length(inputs.shape[1], start_position)
         positions = _positions(start_position, ops.shape(inputs)[1])
-        if not isinstance(start_position, int):
+        if not is_known:
             positions = ops.minimum(positions, self.max_length - 1)
         encoding = ops.take(self.position_embeddings, positions, axis=0)
         x = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")
@@ -164,12 +168,11 @@ class LearnedPositionalEncoding(Layer):
         }
 
     def _check_length(self, length, start_position):
-        known = isinstance(length, int) and isinstance(start_position, int)
-        if known and start_position + length > self.max_length:
+        end = start_position + length if isinstance(length, int) else 0
+        if end > self.max_length:
             raise ValueError(
                 "`inputs` must not be longer than `max_length`. Received: "
-                f"length={start_position + length}, "
-                f"max_length={self.max_length}."
+                f"length={end}, max_length={self.max_length}."
             )
 
 

@@ -17,6 +17,7 @@ from keras_transformer.atomic import write_file
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
+from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.generation import check_limits
 from keras_transformer.generation import check_prefix_lengths
@@ -103,18 +104,12 @@ class Translator:
         search=None,
     ):
         target_tokenizer = target_tokenizer or tokenizer
-        search = GreedySearch() if search is None else search
         for name, value, kind in (
             ("model", model, Transformer),
             ("tokenizer", tokenizer, Tokenizer),
             ("target_tokenizer", target_tokenizer, Tokenizer),
-            ("search", search, Search),
         ):
-            if not isinstance(value, kind):
-                raise TypeError(
-                    f"`{name}` must be a {kind.__name__}. Received: {name} of "
-                    f"type {type(value).__name__}."
-                )
+            check_kind(name, value, kind)
         sizes = (tokenizer.vocabulary_size, target_tokenizer.vocabulary_size)
         if sizes != (model.source_vocabulary_size, model.vocabulary_size):
             raise ValueError(
@@ -134,6 +129,17 @@ class Translator:
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer
         self.search = search
+
+    @property
+    def search(self) -> Search:
+        """How to search; another may be set, `None` for `GreedySearch()`."""
+        return self._search
+
+    @search.setter
+    def search(self, search):
+        search = GreedySearch() if search is None else search
+        check_kind("search", search, Search)
+        self._search = search
 
     def __call__(
         self,

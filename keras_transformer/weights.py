@@ -26,6 +26,22 @@ def named_weights(model) -> dict[str, np.ndarray]:
     return weights
 
 
+def check_finite(weights):
+    """Raises `ValueError` if a weight holds what is no number, or infinity.
+
+    Args:
+        weights: Arrays by name.
+    """
+    for name, array in weights.items():
+        if not np.all(np.isfinite(array)):
+            raise ValueError(
+                "Training has diverged: weights must be finite numbers. "
+                f"Received: {name}, which is not; it was not saved. Train "
+                "anew with a lower `learning_rate`, more `warmup_steps` or "
+                "`clip_norm`."
+            )
+
+
 def assign_weights(model, path):
     """Reads weights from a safetensors file into a model.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import glob
 import importlib.metadata
 import io
 import os
@@ -11,6 +12,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 import types
 
 import numpy as np
@@ -733,6 +736,43 @@ def test_a_line_stays_a_line(trained, monkeypatch, options):
     result = run("translate", trained.folder, *options, "cat", "dog")
     lines = result.output.splitlines()
     assert [line.split("\t")[-1] for line in lines] == ["a b"] * 2
+
+
+def test_a_pipe_is_a_file_to_translate(trained, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("the cat\n",))
+    writer.start()
+    result = run("translate", trained.folder, "-i", pipe)
+    writer.join()
+    assert result.output == trained.translator(["the cat"])[0] + "\n"
+    result = run("translate", trained.folder, "-i", tmp_path)
+    assert_is_one_line(result, "No such file: '.*' is a folder.")
+
+
+@pytest.mark.slow
+def test_closed_streams_are_empty(trained):
+    command = [sys.executable, "-m", "keras_transformer", "translate"]
+    command = shlex.join([*command, str(trained.folder)])
+    for streams in ("<&-", "<&- >&-", "<&- 2>&-"):
+        process = subprocess.run(
+            f"{command} {streams}", shell=True, capture_output=True
+        )
+        assert process.returncode == 0
+        assert process.stdout == process.stderr == b""
+
+
+@pytest.mark.slow
+def test_a_terminated_export_leaves_nothing(trained, tmp_path):
+    command = [sys.executable, "-m", "keras_transformer", "export"]
+    process = subprocess.Popen([*command, trained.folder, tmp_path / "x" / "1"])
+    until = time.monotonic() + 60
+    while not glob.glob(str(tmp_path / "x" / ".1.*")):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path / "x") == []
 
 
 def test_evaluate_prints_scores_and_their_signature(trained):

@@ -401,6 +401,37 @@ def test_processes_that_differ_are_found_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_training_that_diverges_saves_nothing_of_it(copied, text):
+    before = {
+        path: path.read_bytes() for path in copied.iterdir() if path.is_file()
+    }
+    run = TrainingRun(
+        os.fspath(copied), **{**SETTINGS, "average_decay": 0.9, "epochs": 4}
+    )
+    fit = keras.Model.fit
+
+    def diverge(model, *arguments, **options):
+        model.weights[0].assign(np.full(model.weights[0].shape, np.nan))
+        return fit(model, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(keras.Model, "fit", diverge)
+        with pytest.raises(ValueError, match="diverged: weights must be fin"):
+            run.train(*text, validation=text, command="train it")
+    for path, content in before.items():
+        assert path.read_bytes() == content
+    newest = kt.Checkpoint.newest(copied / "training" / "checkpoints")
+    assert newest.epoch == 2
+    assert all(np.isfinite(array).all() for array in newest.tensors.values())
+
+
+def test_text_to_train_on_can_be_read_twice(text, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="must be a file, which is read sev"):
+        train(tmp_path / "run", (text[0], pipe))
+
+
 def test_damaged_settings_are_refused(copied, text):
     (copied / "training/settings.json").write_text("{}")
     with pytest.raises(ValueError, match="settings.json is damaged, or of an"):
@@ -840,6 +871,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),
         ({"average_last": 2, "average_decay": 0.9}, "Exactly one of `last`"),
         ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),
+        ({"seed": 2**32}, r"`seed` must be less than 2\^32"),
         ({"max_length": 0}, "`max_length` must be at least 1"),
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\)"),
     ],

@@ -429,6 +429,17 @@ def test_scoring_takes_batches_by_their_logits(translator, monkeypatch):
     assert max(sizes) == 2 and sum(sizes) == len(texts)
 
 
+def test_the_search_that_is_set_is_one(translator):
+    before = translator.search
+    for wrong in ("beam", kt.BeamSearch):
+        with pytest.raises(TypeError, match="`search` must be a Search"):
+            translator.search = wrong
+    assert translator.search is before
+    translator.search = None
+    assert isinstance(translator.search, kt.GreedySearch)
+    translator.search = before
+
+
 def test_as_many_translations_as_texts_are_scored(translator):
     with pytest.raises(ValueError, match="must be as many as each other"):
         translator.score(["the cat"], [])

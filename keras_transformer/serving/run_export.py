@@ -20,7 +20,7 @@ def run_saved_model(path):
     def load():
         try:
             loaded = tf.saved_model.load(path)
-        except (OSError, ValueError, tf.errors.OpError) as error:
+        except (OSError, ValueError, IndexError, tf.errors.OpError) as error:
             raise ValueError(
                 f"The SavedModel is damaged. Received: {path!r}: {error}"
             ) from error

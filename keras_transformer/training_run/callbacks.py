@@ -13,6 +13,8 @@ from keras_transformer.atomic import write_file
 from keras_transformer.event_log import EventLog
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.translator import best_of
+from keras_transformer.weights import check_finite
+from keras_transformer.weights import named_weights
 
 
 class OneTraining(keras.callbacks.CallbackList):
@@ -99,6 +101,7 @@ class Report(keras.callbacks.Callback):
         }
 
     def on_epoch_end(self, epoch, logs=None):
+        check_finite(named_weights(self.model))
         values = {name: float(value) for name, value in logs.items()}
         history = self.run.history
         history.append({"epoch": epoch, **values})

@@ -150,6 +150,10 @@ class TrainingOptions:
         check_share(
             average_decay=self.average_decay, dropout=self.dropout or 0.0
         )
+        if self.seed >= 2**32:
+            raise ValueError(
+                f"`seed` must be less than 2^32. Received: seed={self.seed}."
+            )
         check_budget(self.tokens_per_batch, self.max_length)
         if self.average_every and not (self.average_last or self.average_decay):
             raise ValueError(

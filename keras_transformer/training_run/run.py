@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import importlib.util
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from keras_transformer.translator import Translator
 from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import assign_named_weights
+from keras_transformer.weights import check_finite
 
 
 class TrainingRun(TrainingOptions):
@@ -104,7 +106,7 @@ class TrainingRun(TrainingOptions):
         texts = {"source": source, "target": target}
         if validation:
             texts["validation source"], texts["validation target"] = validation
-        data = {name: fingerprint(check_file(p)) for name, p in texts.items()}
+        data = {name: _fingerprint(path) for name, path in texts.items()}
         self.folder = RunFolder(self.output)
         with contextlib.ExitStack() as stack:
             self.distribution = stack.enter_context(
@@ -172,6 +174,13 @@ class TrainingRun(TrainingOptions):
         """Writes what the training of a model goes on from."""
         checkpoint = Checkpoint.of(
             model, epoch, self.averaging, batch, self.history
+        )
+        check_finite(
+            {
+                name: array
+                for name, array in checkpoint.tensors.items()
+                if name.startswith("weights/")
+            }
         )
         if self.distribution.is_chief:
             checkpoint.write(self.folder.path("checkpoints"))
@@ -488,3 +497,13 @@ class TrainingRun(TrainingOptions):
                 for row in self.history:
                     callback.on_epoch_end(row["epoch"], row)
         return model.stop_training
+
+
+def _fingerprint(path):
+    path = check_file(path)
+    if not os.path.isfile(path):
+        raise ValueError(
+            "Text to train on must be a file, which is read several times. "
+            f"Received: {path!r}, a pipe or a device."
+        )
+    return fingerprint(path)

@@ -199,6 +199,23 @@ def test_a_later_checkpoint_is_not_passed_over(tmp_path):
     assert kt.Checkpoint.newest(tmp_path).epoch == 7
 
 
+def test_checkpoints_are_ordered_by_number(tmp_path):
+    model = make_model()
+    for epoch in (99_999, 100_000, 100_001):  # more digits than before
+        kt.Checkpoint.of(model, epoch).write(tmp_path)
+    assert kt.Checkpoint.newest(tmp_path).epoch == 100_001
+    assert len([*tmp_path.iterdir()]) == 2
+    with pytest.raises(ValueError, match="must be no later checkpoint"):
+        kt.Checkpoint.of(model, 99_999).write(tmp_path)
+
+
+def test_a_checkpoint_is_after_a_number_of_epochs():
+    with pytest.raises(ValueError, match="`epoch` must not be negative"):
+        kt.Checkpoint.of(make_model(), -1)
+    with pytest.raises(TypeError, match="`batch` must be an integer"):
+        kt.Checkpoint.of(make_model(), 1, batch="2")
+
+
 def test_only_the_last_two_checkpoints_stay(tmp_path):
     unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
     for name in (unfinished, ".tmpAbc123", "notes"):

@@ -100,6 +100,19 @@ def test_batch_size_and_lengths_may_be_unknown(case):
         )
 
 
+@each_layer
+def test_integers_are_numbers_too(case):
+    if case.dtype == "int32":
+        pytest.skip("It has nothing else.")
+    layer = case.make()
+    arrays = case.arrays()
+    rounded = {name: np.round(3 * x) for name, x in arrays.items()}
+    integers = {name: x.astype("int32") for name, x in rounded.items()}
+    np.testing.assert_allclose(
+        case.call(layer, integers), case.call(layer, rounded), rtol=1e-5
+    )
+
+
 @each_case
 def test_number_of_weights(case):
     layer = case.make()

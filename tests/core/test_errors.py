@@ -166,6 +166,12 @@ def test_inputs_must_fit_the_learned_positions(start_position):
         layer(zeros(B, 8 - start_position, D), start_position=start_position)
 
 
+def test_learned_positions_begin_at_0():
+    layer = kt.LearnedPositionalEncoding(max_length=S, hidden_dim=D)
+    with raises(ValueError, "`start_position` must not be negative. Received"):
+        layer(zeros(B, 1, D), start_position=-1)
+
+
 def test_graphs_of_any_length_keep_to_the_learned_positions():
     layer = kt.LearnedPositionalEncoding(max_length=S, hidden_dim=D)
     layer(zeros(B, S, D))
