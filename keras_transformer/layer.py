@@ -1,17 +1,47 @@
-"""What the layers here have in common."""
+"""What the layers and the model have in common."""
 
 import keras
 
 
-class Layer(keras.layers.Layer):
-    """A layer that gives what it takes, and whose parts are frozen with it.
+class Freezable:
+    """Remembers which of its parts are frozen, for Keras layers.
 
-    Takes the arguments of `keras.layers.Layer`.
+    Keras tells the parts of a layer when `trainable` is set, and saves it of
+    the layer alone: what is loaded has made its parts anew.
+
+    Args:
+        frozen: Names of parts not to train, such as `"encoder/layer_0"`, as a
+            saved layer has them.
+        **kwargs: For `keras.layers.Layer`.
     """
 
-    def build(self, inputs_shape):
+    def __init__(self, *, frozen=(), **kwargs):
+        super().__init__(**kwargs)
+        self._to_freeze = tuple(frozen)
+
+    def build(self, inputs_shape=None):
         super().build(inputs_shape)
-        freeze_parts(self)
+        if not self.trainable:
+            # Set to what it is, nothing would happen.
+            self.trainable = True
+            self.trainable = False
+        for name, part in _parts(self):
+            if name in self._to_freeze:
+                part.trainable = False
+
+    def get_config(self):
+        config = super().get_config()
+        frozen = self._to_freeze
+        if self.built:
+            frozen = [name for name, x in _parts(self) if not x.trainable]
+        # Of a layer that is frozen as a whole, that says all.
+        if frozen and self.trainable:
+            config["frozen"] = list(frozen)
+        return config
+
+
+class Layer(Freezable, keras.layers.Layer):
+    """A layer that gives what it takes. Takes the arguments of `Freezable`."""
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         """The shape of the first input."""
@@ -23,13 +53,10 @@ class Layer(keras.layers.Layer):
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
-def freeze_parts(layer):
-    """Freezes what is in a layer that is frozen.
-
-    Keras does when `trainable` is set. Where it is an argument, of a saved
-    layer for one, the sublayers are made after that.
-    """
-    if not layer.trainable:
-        # Set to what it is, nothing would happen.
-        layer.trainable = True
-        layer.trainable = False
+def _parts(layer, prefix=""):
+    """Layers in a layer, with their names; not those in frozen ones."""
+    for part in layer._layers:
+        name = prefix + part.name
+        yield name, part
+        if part.trainable:
+            yield from _parts(part, f"{name}/")

@@ -19,7 +19,7 @@ from keras_transformer.embedding import are_ids
 from keras_transformer.encoder import Encoder
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
-from keras_transformer.layer import freeze_parts
+from keras_transformer.layer import Freezable
 from keras_transformer.masking import padding_mask
 from keras_transformer.masking import token_weights
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
@@ -63,7 +63,7 @@ ARRAYS = (dict, list, tuple, np.ndarray)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Transformer(keras.Model):
+class Transformer(Freezable, keras.Model):
     """The encoder-decoder of "Attention Is All You Need".
 
     [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3. Token
@@ -321,7 +321,6 @@ class Transformer(keras.Model):
         if self.output_projection is not None:
             self.output_projection.build(vectors_shape)
         super().build(inputs_shape)
-        freeze_parts(self)
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):

@@ -467,8 +467,8 @@ def check_line_lengths(translator, lines, path, tokenizer=None):
     for number, ids in enumerate(rows, 1):
         if len(ids) >= limit:  # an end token follows
             raise ValueError(
-                f"The lines of {path} must have less than {limit} tokens. "
-                f"Received: line {number} of {len(ids)}."
+                f"The lines of {path} must have less than {limit} tokens to be "
+                f"translated. Received: line {number} of {len(ids)}."
             )
 
 

@@ -478,7 +478,7 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     file = tmp_path / "lines"
     file.write_text("\n".join(lines))
     message = (
-        "The lines of {} must have less than 4096 tokens. "
+        "The lines of {} must have less than 4096 tokens to be translated. "
         r"Received: line 3 of \d+\."
     )
     for arguments, stdin, place in (

@@ -429,6 +429,20 @@ def test_scoring_takes_batches_by_their_logits(translator, monkeypatch):
     assert max(sizes) == 2 and sum(sizes) == len(texts)
 
 
+def test_a_part_that_is_frozen_is_not_trained_again(translator, tmp_path):
+    layer = translator.model.encoder.layers[0]
+    layer.trainable = False
+    expected = [weight.trainable for weight in translator.model.weights]
+    translator.save(tmp_path / "saved")
+    loaded = kt.Translator.load(tmp_path / "saved")
+    halved = translator.with_dtype("mixed_bfloat16")
+    layer.trainable = True
+    assert not all(expected)
+    for again in (loaded, halved):
+        weights = again.model.weights
+        assert [weight.trainable for weight in weights] == expected
+
+
 def test_the_search_that_is_set_is_one(translator):
     before = translator.search
     for wrong in ("beam", kt.BeamSearch):

@@ -186,6 +186,30 @@ def test_what_is_frozen_stays_so(case, tmp_path):
         assert len(frozen.trainable_weights) == case.num_weights
 
 
+@each_trainable_case
+def test_a_part_that_is_frozen_stays_so(case, tmp_path):
+    layer = case.make()
+    model = case.functional(layer)
+    for part in layer._layers:
+        if part.weights:
+            part.trainable = False
+            break
+    else:
+        pytest.skip("It has no parts.")
+    expected = [weight.trainable for weight in layer.weights]
+    assert {*expected} == {True, False}
+    model.save(tmp_path / "model.keras")
+    saved = keras.models.load_model(tmp_path / "model.keras").layers[-1]
+    made = case.layer.from_config(layer.get_config())
+    case.call(made, case.arrays())
+    for again in (saved, made):
+        assert [weight.trainable for weight in again.weights] == expected
+    made.trainable = False
+    made.trainable = True
+    assert all(weight.trainable for weight in made.weights)
+    assert "frozen" not in made.get_config()
+
+
 @each_layer
 def test_layers_are_distributed_over_time(case):
     if len(case.shapes) > 1:
