@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
+_unfinished = set()  # what `new_folder` has given and not taken back
+
 
 def write_file(path, content: bytes | Callable):
     """Writes a file beside its place, then renames it there.
@@ -49,6 +51,7 @@ def new_folder(path):
     os.makedirs(parent, exist_ok=True)
     partial = _beside(path)
     os.mkdir(partial)
+    _unfinished.add(partial)
     try:
         yield partial
         if os.path.exists(path):
@@ -68,6 +71,14 @@ def new_folder(path):
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    finally:
+        _unfinished.discard(partial)
+
+
+def remove_unfinished():
+    """Removes the folders that are being filled, before the process ends."""
+    for partial in [*_unfinished]:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_absent(path, overwrite: bool = False):

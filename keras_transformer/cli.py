@@ -18,6 +18,7 @@ import typer
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import remove_unfinished
 from keras_transformer.atomic import write_file
 from keras_transformer.search_options import given
 from keras_transformer.search_options import refuse
@@ -607,7 +608,7 @@ def export(
             needed = " or ".join(f"--format {known.value}" for known in formats)
             refuse(options, needed, f"--format {format.value}")
     check_absent(output, overwrite)
-    with _signals_handled(_exit_by_signal, signal.SIGTERM, signal.SIGHUP):
+    with _signals_handled(_end_by_signal, signal.SIGTERM, signal.SIGHUP):
         _export(
             folder,
             output,
@@ -841,9 +842,14 @@ def _signals_handled(handler, *numbers):
             signal.signal(number, old or signal.SIG_DFL)
 
 
-def _exit_by_signal(number, frame):
-    """Ends with an exception, so that no half of what is written stays."""
-    sys.exit(128 + number)
+def _end_by_signal(number, frame):
+    """Ends at once, and leaves no half of what is written.
+
+    Not by an exception: TensorFlow, in the middle of a graph, would make an
+    error of it.
+    """
+    remove_unfinished()
+    os._exit(128 + number)
 
 
 @contextlib.contextmanager
