@@ -54,6 +54,7 @@ def new_folder(path):
     _unfinished.add(partial)
     try:
         yield partial
+        _unfinished.discard(partial)  # it is whole, and the old one about to go
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
             kept = os.path.join(old, name)

@@ -31,16 +31,22 @@ DROPPING = [
 each_case = pytest.mark.parametrize(
     "case", CASES, ids=lambda case: case.layer.__name__
 )
-each_layer = pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.layer is not kt.Transformer],
-    ids=lambda case: case.layer.__name__,
-)
-each_trainable_case = pytest.mark.parametrize(
-    "case",
-    [case for case in CASES if case.num_weights],
-    ids=lambda case: case.layer.__name__,
-)
+
+
+def each_case_where(condition):
+    return pytest.mark.parametrize(
+        "case",
+        [case for case in CASES if condition(case)],
+        ids=lambda case: case.layer.__name__,
+    )
+
+
+each_layer = each_case_where(lambda case: case.layer is not kt.Transformer)
+each_trainable_case = each_case_where(lambda case: case.num_weights)
+each_of_vectors = each_case_where(lambda case: case.dtype == "float32")
+each_of_one_input = each_case_where(lambda case: len(case.shapes) == 1)
+# A layer with weights of its own has two at most.
+each_of_parts = each_case_where(lambda case: case.num_weights > 2)
 each_share = pytest.mark.parametrize(
     ("case", "share"),
     DROPPING,
@@ -100,10 +106,8 @@ def test_batch_size_and_lengths_may_be_unknown(case):
         )
 
 
-@each_layer
+@each_of_vectors
 def test_integers_are_numbers_too(case):
-    if case.dtype == "int32":
-        pytest.skip("It has nothing else.")
     layer = case.make()
     arrays = case.arrays()
     rounded = {name: np.round(3 * x) for name, x in arrays.items()}
@@ -186,16 +190,12 @@ def test_what_is_frozen_stays_so(case, tmp_path):
         assert len(frozen.trainable_weights) == case.num_weights
 
 
-@each_trainable_case
+@each_of_parts
 def test_a_part_that_is_frozen_stays_so(case, tmp_path):
     layer = case.make()
     model = case.functional(layer)
-    for part in layer._layers:
-        if part.weights:
-            part.trainable = False
-            break
-    else:
-        pytest.skip("It has no parts.")
+    part = next(part for part in layer._layers if part.weights)
+    part.trainable = False
     expected = [weight.trainable for weight in layer.weights]
     assert {*expected} == {True, False}
     model.save(tmp_path / "model.keras")
@@ -210,10 +210,8 @@ def test_a_part_that_is_frozen_stays_so(case, tmp_path):
     assert "frozen" not in made.get_config()
 
 
-@each_layer
+@each_of_one_input
 def test_layers_are_distributed_over_time(case):
-    if len(case.shapes) > 1:
-        pytest.skip("`TimeDistributed` has one input.")
     layer = case.make()
     arrays = [case.arrays(), case.arrays()]
     arrays = [next(iter(inputs.values())) for inputs in arrays]
