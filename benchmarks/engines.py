@@ -61,6 +61,7 @@ class Graph:
         import tensorflow as tf
 
         from keras_transformer.decoding import Decode
+        from keras_transformer.tensorflow_only import plain_graph
 
         search = search_of(case.search)
 
@@ -69,7 +70,9 @@ class Graph:
         def decode(source_ids):
             lengths = tf.fill([tf.shape(source_ids)[0]], case.length)
             decode = Decode(self.model, search, capacity=case.length)
-            return decode.in_segments(forced(source_ids, lengths)).target_ids
+            with plain_graph():
+                found = decode.in_segments(forced(source_ids, lengths))
+            return found.target_ids
 
         source_ids = tf.constant(sources(case))
         return lambda: decode(source_ids).numpy()[:, 0]
