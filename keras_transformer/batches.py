@@ -54,6 +54,35 @@ def batches_by_length(
     return batches
 
 
+def in_text_order(num_texts: int, num_hypotheses: int, found):
+    """Puts what was found batch by batch in the order of the texts.
+
+    Args:
+        num_texts: Number `B` of texts.
+        num_hypotheses: Number `K` of translations of a text.
+        found: Iterable of the indices of a batch, `K` translations of each
+            text in it, one after another, and their scores, in nats, or
+            `None` where nobody asked for them.
+
+    Returns:
+        A list of `B` translations, with `K` > 1 of lists of `K`, and float32
+        scores `(B,)` or `(B, K)`. A text in no batch is empty: its translation
+        is empty too, of score 0, and it has no second one.
+    """
+    translations = [[""] * num_hypotheses for _ in range(num_texts)]
+    scores = np.full((num_texts, num_hypotheses), -np.inf, "float32")
+    scores[:, 0] = 0.0
+    for batch, texts, batch_scores in found:
+        for place, index in enumerate(batch):
+            first = place * num_hypotheses
+            translations[index] = texts[first : first + num_hypotheses]
+        if batch_scores is not None:
+            scores[batch] = np.reshape(batch_scores, (-1, num_hypotheses))
+    if num_hypotheses == 1:
+        return [text for (text,) in translations], scores[:, 0]
+    return translations, scores
+
+
 def padded(rows):
     """Makes an int32 array `(B, S)` of lists of ids, at least one wide."""
     ids = np.zeros((len(rows), max([1, *map(len, rows)])), "int32")

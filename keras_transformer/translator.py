@@ -1,21 +1,15 @@
 """Translator: strings in, strings out."""
 
-import contextlib
-import fcntl
 import itertools
-import json
 import os
-import re
-import secrets
 
 import keras
 import numpy as np
 import safetensors.numpy
 
-from keras_transformer.atomic import check_absent
-from keras_transformer.atomic import write_file
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
+from keras_transformer.batches import in_text_order
 from keras_transformer.batches import padded
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
@@ -27,18 +21,13 @@ from keras_transformer.search import Search
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator_folder import check_unchanged
+from keras_transformer.translator_folder import files_of
+from keras_transformer.translator_folder import read_description
+from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
 from keras_transformer.weights import assign_weights
 from keras_transformer.weights import named_weights
-
-DESCRIPTION = "translator.json"
-FORMAT = 1
-ROLES = ("weights", "tokenizer", "target_tokenizer")
-# What a save writes, and what a killed one leaves unfinished.
-WRITTEN = re.compile(
-    r"\.?((model|tokenizer|source|target)-[0-9a-f]{8}\.(safetensors|model)"
-    r"|translator\.json)(\.\w{8})?"
-)
 
 # Logits that a batch may have where they are all computed at once, to score
 # what is given: 256 MB in float32.
@@ -156,19 +145,12 @@ class Translator:
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
         width = self.search.num_hypotheses
-        translations = [[""] * width for _ in rows]
-        scores = np.full((len(rows), width), -np.inf, "float32")
-        scores[:, 0] = 0.0  # of empty text
-        for batch in batches_by_length(
-            [len(row) for row in rows],
-            tokens_per_batch,
-            self.search.num_slots,
-            max_length,
-        ):
+
+        def translate(batch):
             prefix_ids = None
             if prefixes is not None:
                 prefix_ids = padded([prefixes[index] for index in batch])
-            target_ids, *batch_scores = self.model.generate(
+            target_ids, *scores = self.model.generate(
                 padded([rows[index] for index in batch]),
                 search=self.search,
                 min_length=min_length,
@@ -177,17 +159,20 @@ class Translator:
                 return_scores=return_scores,
                 jit_compile=jit_compile,
             )
-            if return_scores:
-                scores[batch] = batch_scores[0].reshape((-1, width))
-            decoded = self.target_tokenizer.decode(
+            found = self.target_tokenizer.decode(
                 target_ids.reshape((len(batch) * width, -1)).tolist()
             )
-            for place, index in enumerate(batch):
-                first = place * width
-                translations[index] = decoded[first : first + width]
-        if width == 1:
-            translations = [texts[0] for texts in translations]
-            scores = scores[:, 0]
+            return batch, found, scores[0] if return_scores else None
+
+        batches = batches_by_length(
+            [len(row) for row in rows],
+            tokens_per_batch,
+            self.search.num_slots,
+            max_length,
+        )
+        translations, scores = in_text_order(
+            len(rows), width, map(translate, batches)
+        )
         return (translations, scores) if return_scores else translations
 
     def score(self, texts, translations):
@@ -281,59 +266,22 @@ class Translator:
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
         """
-        path = os.fspath(path)
-        check_absent(path, overwrite)
-        version = secrets.token_hex(4)
-        files = {
-            "weights": (
-                f"model-{version}.safetensors",
-                safetensors.numpy.save(named_weights(self.model)),
-            ),
-            "tokenizer": (
-                f"source-{version}.model",
-                self.tokenizer.model,
-            ),
-            "target_tokenizer": (
-                f"target-{version}.model",
-                self.target_tokenizer.model,
-            ),
-        }
-        if self.target_tokenizer is self.tokenizer:
-            files["tokenizer"] = (
-                f"tokenizer-{version}.model",
-                files["tokenizer"][1],
-            )
-            files["target_tokenizer"] = files["tokenizer"]
-        description = {
-            "format": FORMAT,
-            "keras_transformer": __version__,
-            "model": keras.saving.serialize_keras_object(self.model),
-            "search": keras.saving.serialize_keras_object(self.search),
-            "files": {role: name for role, (name, _) in files.items()},
-        }
-        description["model"].pop("compile_config", None)
-        text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-        contents = dict(files.values())
-        with _one_at_a_time(path):
-            check_absent(path, overwrite)  # by another, in the meantime
-            try:
-                for name, content in contents.items():
-                    write_file(os.path.join(path, name), content)
-                write_file(os.path.join(path, DESCRIPTION), text.encode())
-            except BaseException:
-                if _weights_on_disk(path) not in contents:
-                    _remove(path, contents)
-                raise
-            # Those of the translator before, or of a save that was killed.
-            _remove(
-                path,
-                [
-                    name
-                    for name in os.listdir(path)
-                    if WRITTEN.fullmatch(name)
-                    and name not in (*contents, DESCRIPTION)
-                ],
-            )
+        tokenizers = {"tokenizer": self.tokenizer.model}
+        if self.target_tokenizer is not self.tokenizer:
+            tokenizers["target_tokenizer"] = self.target_tokenizer.model
+        model = keras.saving.serialize_keras_object(self.model)
+        model.pop("compile_config", None)
+        write_folder(
+            os.fspath(path),
+            safetensors.numpy.save(named_weights(self.model)),
+            tokenizers,
+            {
+                "keras_transformer": __version__,
+                "model": model,
+                "search": keras.saving.serialize_keras_object(self.search),
+            },
+            overwrite,
+        )
 
     @classmethod
     def load(cls, path) -> "Translator":
@@ -342,8 +290,8 @@ class Translator:
         Raises:
             FileNotFoundError: If there is no such folder, or a file is
                 missing from it.
-            ValueError: If the folder holds no translator, or one of another
-                format.
+            ValueError: If the folder holds no translator, one of another
+                format, or files that are not what was saved.
         """
         path = os.fspath(path)
         description = read_description(path)
@@ -356,17 +304,17 @@ class Translator:
 
     @classmethod
     def _from_description(cls, path, description):
-        files = description["files"]
+        files = files_of(path, description)
         model = keras.saving.deserialize_keras_object(description["model"])
-        assign_weights(model, os.path.join(path, files["weights"]))
-        tokenizer = Tokenizer.load(os.path.join(path, files["tokenizer"]))
+        assign_weights(model, files["weights"])
+        tokenizer = Tokenizer.load(files["tokenizer"])
         target_tokenizer = None
         if files["target_tokenizer"] != files["tokenizer"]:
-            target_tokenizer = Tokenizer.load(
-                os.path.join(path, files["target_tokenizer"])
-            )
+            target_tokenizer = Tokenizer.load(files["target_tokenizer"])
         search = keras.saving.deserialize_keras_object(description["search"])
-        return cls(model, tokenizer, target_tokenizer, search)
+        translator = cls(model, tokenizer, target_tokenizer, search)
+        check_unchanged(path, description)
+        return translator
 
     def export_saved_model(self, path, overwrite: bool = False):
         """Writes a SavedModel that takes and returns strings.
@@ -470,69 +418,3 @@ def check_line_lengths(translator, lines, path, tokenizer=None):
                 f"The lines of {path} must have less than {limit} tokens to be "
                 f"translated. Received: line {number} of {len(ids)}."
             )
-
-
-def read_description(path) -> dict:
-    """Reads `translator.json`; errors as for `Translator.load`."""
-    if not os.path.isdir(path):
-        raise FileNotFoundError(f"No such folder: {path!r}.")
-    try:
-        with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
-            description = json.load(file)
-    except FileNotFoundError:
-        raise ValueError(
-            f"The folder must hold a translator. Received: {path!r}, which has "
-            f"no {DESCRIPTION}."
-        ) from None
-    except ValueError as error:  # no UTF-8, or no JSON
-        raise ValueError(
-            f"{DESCRIPTION} is damaged. Received: {path!r}: {error}."
-        ) from error
-    is_object = isinstance(description, dict)
-    if is_object and description.get("format", FORMAT) != FORMAT:
-        raise ValueError(
-            f"The translator must be of format {FORMAT}. Received: {path!r} of "
-            f"format {description['format']!r}. Was it saved by a newer "
-            "keras-transformer?"
-        )
-    needed = ("format", "model", "search", "files")
-    if (
-        not is_object
-        or not all(key in description for key in needed)
-        or not isinstance(description["files"], dict)
-        or not all(role in description["files"] for role in ROLES)
-    ):
-        raise ValueError(
-            f"{DESCRIPTION} is damaged. Received: {path!r}, which lacks one of "
-            f"{', '.join((*needed, *ROLES))}."
-        )
-    return description
-
-
-@contextlib.contextmanager
-def _one_at_a_time(path):
-    """Waits until nobody else saves to the folder, which it makes.
-
-    A save removes what it did not write itself.
-    """
-    os.makedirs(path, exist_ok=True)
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)  # and with it the lock
-
-
-def _remove(path, names):
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(os.path.join(path, name))
-
-
-def _weights_on_disk(path):
-    """The weights that a translator at `path` names, `None` without one."""
-    try:
-        return read_description(path)["files"]["weights"]
-    except (OSError, ValueError):
-        return None

@@ -19,6 +19,7 @@ import safetensors.numpy
 import keras_transformer as kt
 from keras_transformer import atomic
 from keras_transformer import translator as translator_module
+from keras_transformer import translator_folder
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
 from keras_transformer.translator import best_of
@@ -653,7 +654,7 @@ def test_saves_at_the_same_time_leave_one_of_them(
     translator, saved, monkeypatch
 ):
     """Each would remove the files of the other, as of a translator before."""
-    write_file = translator_module.write_file
+    write_file = translator_folder.write_file
     others = []
 
     def write_slowly(path, content):
@@ -666,7 +667,7 @@ def test_saves_at_the_same_time_leave_one_of_them(
     def save():
         translator.save(saved, overwrite=True)
 
-    monkeypatch.setattr(translator_module, "write_file", write_slowly)
+    monkeypatch.setattr(translator_folder, "write_file", write_slowly)
     save()
     others[0].join()
     kt.Translator.load(saved)
@@ -888,6 +889,26 @@ def test_truncated_weights(saved, share):
     message = "weights are damaged. Received: .*safetensors"
     with pytest.raises(ValueError, match=message):
         kt.Translator.load(saved)
+
+
+def test_a_changed_bit_of_the_weights_is_named(saved):
+    path = weights_file(saved)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    message = (
+        f"must be what was saved. Received: .*{path.name}.*translator.json"
+    )
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_folders_without_digests_are_read(saved):
+    path = saved / "translator.json"
+    description = json.loads(path.read_text())
+    del description["sha256"]
+    path.write_text(json.dumps(description))
+    assert kt.Translator.load(saved)(["fox"])
 
 
 def test_truncated_tokenizer(saved):

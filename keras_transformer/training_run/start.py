@@ -10,7 +10,9 @@ from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
 from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
-from keras_transformer.translator import read_description
+from keras_transformer.translator_folder import check_unchanged
+from keras_transformer.translator_folder import files_of
+from keras_transformer.translator_folder import read_description
 from keras_transformer.weights import read_weights
 
 
@@ -63,16 +65,14 @@ class Start:
         """
         folder = os.fspath(folder)
         description = read_description(folder)
-        files = {
-            role: os.path.join(folder, name)
-            for role, name in description["files"].items()
-        }
         try:
+            files = files_of(folder, description)
             vocabularies = tuple(
                 Tokenizer.load(files[role]).model
                 for role in ("tokenizer", "target_tokenizer")
             )
             weights = read_weights(files["weights"])
+            check_unchanged(folder, description)
         except FileNotFoundError:
             if read_description(folder) == description:
                 raise
