@@ -715,14 +715,23 @@ def verify(
     lines = _input_lines(input)
     check_line_lengths(translator, lines, input or STANDARD_INPUT)
     expected = translator(lines)
-    reports = [
-        verify_export(translator, path, lines, tolerance, expected)
-        for path in exports
-    ]
-    console = rich.console.Console(markup=False, emoji=False, highlight=False)
-    verify_report.show(reports, console)
-    if json_file:
-        write_file(json_file, verify_report.to_json(reports).encode())
+    reports = []
+    try:
+        for path in exports:
+            reports.append(
+                verify_export(translator, path, lines, tolerance, expected)
+            )
+    finally:  # an error of one does not lose what is known of others
+        if reports:
+            verify_report.show(
+                reports,
+                rich.console.Console(
+                    markup=False, emoji=False, highlight=False
+                ),
+            )
+            if json_file:
+                content = verify_report.to_json(reports)
+                write_file(json_file, content.encode())
     if not all(report.passed for report in reports):
         raise typer.Exit(1)
 

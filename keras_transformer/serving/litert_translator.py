@@ -9,6 +9,7 @@ import numpy as np
 import sentencepiece
 
 from keras_transformer.batches import batches_by_length
+from keras_transformer.batches import in_text_order
 from keras_transformer.batches import padded
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
@@ -20,10 +21,11 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 # Few, so that what a step computes stays in the processor's caches, and as
-# LiteRT keeps several copies of what a loop carries. With several hypotheses
-# of a sentence more, or a batch has too few sentences.
-TOKENS_PER_BATCH = 512
-TOKENS_PER_BEAM_BATCH = 1024
+# LiteRT keeps several copies of what a loop carries. Hypotheses of a step are a
+# multiple of the 7 rows that XNNPACK multiplies at a time with AVX-512: 8 cost
+# as much as 14.
+TOKENS_PER_BATCH = 2048
+HYPOTHESES_PER_BATCH = 28
 
 # What `export_litert` writes beside the SentencePiece models.
 FACTS = ("is_fast", "longest_source", "num_slots", "num_hypotheses")
@@ -51,8 +53,8 @@ class LiteRTTranslator:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
-            room for targets; by default 512, or 1,024 where the search has
-            several hypotheses. Fewer take less memory.
+            room for targets. Fewer take less memory. No more than 28
+            hypotheses are decoded at once, or those of one sentence.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -84,67 +86,61 @@ class LiteRTTranslator:
                 f"written. Received: {path!r} without the signatures or "
                 f"outputs {', '.join(sorted(missing))}."
             )
+        self._arguments = (path, num_threads, num_workers)
         self.num_workers = num_workers
         self._idle = queue.SimpleQueue()
         for interpreter in interpreters:
             self._idle.put(interpreter)
         models = self._run("tokenizers", start=np.zeros(1, "int32"))
-        self.source, self.target = (
-            sentencepiece.SentencePieceProcessor(
-                model_proto=models[name].tobytes()
+        try:
+            self.source, self.target = (
+                sentencepiece.SentencePieceProcessor(
+                    model_proto=models[name].tobytes()
+                )
+                for name in ("source_model", "target_model")
             )
-            for name in ("source_model", "target_model")
-        )
-        self.is_fast, self.longest_source, self.num_slots, self.width = (
-            int(models[name][0]) for name in FACTS
-        )
+        except RuntimeError as error:
+            raise damaged(path, "its tokenizer is no model") from error
+        facts = [int(models[name][0]) for name in FACTS]
+        self.is_fast, self.longest_source = facts[:2]
+        self.num_slots, self.num_hypotheses = facts[2:]
 
     def __call__(
         self,
         texts,
         return_scores: bool = False,
-        tokens_per_batch: int | None = None,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
     ):
         texts = check_texts("texts", texts)
-        if tokens_per_batch is None:
-            tokens_per_batch = (
-                TOKENS_PER_BATCH
-                if self.num_slots == 1
-                else TOKENS_PER_BEAM_BATCH
-            )
         rows = ended(split_texts(self.source, texts))
         self._check_lengths(rows)
-        translations = [[""] * self.width for _ in rows]
-        scores = np.full((len(rows), self.width), -np.inf, "float32")
-        scores[:, 0] = 0.0  # of empty text
 
         def translate(batch):
-            return self._run(
+            result = self._run(
                 "translate_ids",
                 source_ids=padded([rows[index] for index in batch]),
             )
+            shape = (len(batch) * self.num_hypotheses, -1)
+            target_ids = result["target_ids"].reshape(shape)
+            return batch, [*map(self._text, target_ids)], result["score"]
 
+        # So that few sentences are not one worker's.
+        share = -(-sum(map(bool, rows)) // self.num_workers)
         batches = batches_by_length(
             [len(row) for row in rows],
             tokens_per_batch,
             self.num_slots,
-            # So that few sentences are not one worker's.
-            max_rows=-(-sum(map(bool, rows)) // self.num_workers),
+            max_rows=min(share, max(HYPOTHESES_PER_BATCH // self.num_slots, 1)),
         )
-        for batch, result in zip(
-            batches, self._map(translate, batches), strict=True
-        ):
-            shape = (len(batch), self.width, -1)
-            target_ids = result["target_ids"].reshape(shape)
-            for index, hypotheses in zip(batch, target_ids, strict=True):
-                translations[index] = [self._text(ids) for ids in hypotheses]
-            scores[batch] = result["score"].reshape(shape[:2])
+        translations, scores = in_text_order(
+            len(rows), self.num_hypotheses, self._map(translate, batches)
+        )
         # LiteRT keeps no infinity, the score of what does not exist.
         scores[scores <= np.finfo("float32").min] = -np.inf
-        if self.width == 1:
-            translations = [texts[0] for texts in translations]
-            scores = scores[:, 0]
         return (translations, scores) if return_scores else translations
+
+    def __reduce__(self):
+        return type(self), self._arguments  # for processes of a pool
 
     def _check_lengths(self, rows):
         for index, row in enumerate(rows):

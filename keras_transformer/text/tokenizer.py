@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import operator
 import os
 import re
 
@@ -241,13 +242,16 @@ class Tokenizer:
         """Turns ids into a string, a sequence of sequences into strings.
 
         A target ends at its end token; padding and start are left out, and an
-        unknown token reads ` ⁇ `.
+        unknown token reads ` ⁇ `. No ids, `[]`, are empty text, but an array
+        of shape `(0, T)` has no rows.
 
         Raises:
+            TypeError: If an id is no integer.
             ValueError: If an id is not in the vocabulary.
         """
         rows = list(ids)
-        if rows and np.ndim(rows[0]) == 0:
+        shape = np.shape(rows[0]) if rows else getattr(ids, "shape", (0,))[1:]
+        if shape == ():
             return self._join(self._content(rows))
         return [self._join(self._content(row)) for row in rows]
 
@@ -286,7 +290,13 @@ class Tokenizer:
     def _content(self, row):
         content = []
         for token_id in row:
-            token_id = int(token_id)
+            try:
+                token_id = operator.index(token_id)
+            except TypeError:
+                raise TypeError(
+                    "`ids` must be integers. Received: "
+                    f"{token_id!r} of type {type(token_id).__name__}."
+                ) from None
             if not 0 <= token_id < self.vocabulary_size:
                 raise ValueError(
                     f"`ids` must be in [0, {self.vocabulary_size}). Received: "

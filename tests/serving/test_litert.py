@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -509,6 +510,17 @@ def test_files_that_cannot_be_run_are_named(exported, tmp_path):
         kt.LiteRTTranslator(path)
 
 
+def test_damaged_vocabulary_is_named(exported, tmp_path):
+    folder, translators = exported
+    path = tmp_path / "x.tflite"
+    content = (folder / "greedy.tflite").read_bytes()
+    model = translators["greedy"].tokenizer.model
+    assert content.count(model) == 1
+    path.write_bytes(content.replace(model, b"\xff" * len(model)))
+    with pytest.raises(ValueError, match="LiteRT model is damaged.*tokenizer"):
+        kt.LiteRTTranslator(path)
+
+
 def test_texts_are_a_sequence_of_strings(exported):
     folder, _ = exported
     run = kt.LiteRTTranslator(folder / "greedy.tflite")
@@ -579,13 +591,26 @@ def asked(monkeypatch):
     return calls
 
 
-def test_beams_are_decoded_in_larger_batches(exported, asked):
+@pytest.mark.parametrize("name, slots", [("greedy", 1), ("beam best 2", 3)])
+def test_no_batch_has_more_than_28_hypotheses(exported, asked, name, slots):
+    folder, translators = exported
+    assert translators[name].search.num_slots == slots
+    run = kt.LiteRTTranslator(folder / f"{name}.tflite")
+    most = 28 // slots
+    run(["fox"] * (2 * most + 1))
+    run(["fox"] * (2 * most + 1), tokens_per_batch=350)
+    room = slots * (len(translators[name].tokenizer.encode("fox")) + 51)
+    assert [tokens for tokens, _ in asked] == [2048, 350]
+    assert asked[0][1] == [most, most, 1]
+    assert max(asked[1][1]) == 350 // room
+
+
+def test_translator_goes_to_other_processes(exported):
     folder, _ = exported
-    for name in ("greedy", "beam best 2"):
-        run = kt.LiteRTTranslator(folder / f"{name}.tflite")
-        run(TEXTS)
-        run(TEXTS, tokens_per_batch=300)
-    assert [tokens for tokens, _ in asked] == [512, 300, 1024, 300]
+    run = kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=2)
+    copy = pickle.loads(pickle.dumps(run))
+    assert copy.num_workers == 2
+    assert copy(TEXTS) == run(TEXTS)
 
 
 def test_few_texts_are_shared_among_workers(exported, asked):
@@ -595,7 +620,7 @@ def test_few_texts_are_shared_among_workers(exported, asked):
             folder / "greedy.tflite", num_workers=num_workers
         )
         run(["the cat", "the dog", "", "fox", "dog", "hen"])
-        assert asked.pop() == (512, sizes)
+        assert asked.pop() == (2048, sizes)
     assert run([]) == [] and run([""]) == [""]
 
 

@@ -283,6 +283,21 @@ def test_command_compares_several_exports(small, tmp_path, monkeypatch):
     assert "exists already" in result.errors
 
 
+def test_error_of_one_export_does_not_lose_what_another_showed(
+    small, tmp_path, monkeypatch
+):
+    pretend(monkeypatch, small.translator(LINES))
+    bad, report = tmp_path / "bad.tflite", tmp_path / "report.json"
+    bad.write_bytes(b"notes")
+    command = ("verify", small.folder, small.saved_model, bad)
+    result = run(*command, "--json", report, stdin="\n".join(LINES).encode())
+    assert result.code == 2
+    assert "5 of 5" in result.output
+    assert "must be a LiteRT model" in result.errors
+    (first,) = json.loads(report.read_text())
+    assert first["passed"]
+
+
 def test_command_reads_lines_that_are_piped_in(small, monkeypatch):
     lines = LINES[:3]
     pretend(monkeypatch, small.translator(lines))

@@ -226,8 +226,15 @@ def test_empty_text_has_no_ids(trained):
     assert trained.encode("") == trained.encode("  \t ") == []
     assert trained.encode(["", " "]) == [[], []]
     assert trained.encode([]) == []
-    assert trained.decode([]) in ("", [])
+    assert trained.decode([]) == trained.decode(np.zeros(0, "int32")) == ""
     assert trained.decode([[], []]) == ["", ""]
+    assert trained.decode(np.zeros((0, 5), "int32")) == []
+
+
+@pytest.mark.parametrize("ids", [[4.0], [[4, 5.7]], ["4"], np.ones(2), [None]])
+def test_ids_to_decode_are_integers(trained, ids):
+    with pytest.raises(TypeError, match="`ids` must be integers. Received: "):
+        trained.decode(ids)
 
 
 def test_text_is_normalised(trained):
