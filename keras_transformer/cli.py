@@ -3,14 +3,10 @@
 Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
-import atexit
-import contextlib
 import enum
 import os
-import shlex
 import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -18,12 +14,18 @@ import typer
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
-from keras_transformer.atomic import remove_unfinished
 from keras_transformer.atomic import write_file
-from keras_transformer.search_options import given
-from keras_transformer.search_options import refuse
-from keras_transformer.search_options import set_search
-from keras_transformer.search_options import with_search_options
+from keras_transformer.options import Dtype
+from keras_transformer.options import Overwrite
+from keras_transformer.options import given
+from keras_transformer.options import refuse
+from keras_transformer.options import set_search
+from keras_transformer.options import with_search_options
+from keras_transformer.process import end_by_signal
+from keras_transformer.process import open_closed_streams
+from keras_transformer.process import quiet_start
+from keras_transformer.process import signals_handled
+from keras_transformer.train_command import train
 from keras_transformer.version import __version__
 
 # Lines that `translate` has done before it writes them.
@@ -41,24 +43,6 @@ app = typer.Typer(
 TranslatorFolder = Annotated[
     Path, typer.Argument(help="Folder of a trained translator.")
 ]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what is there.")
-]
-
-
-class Preset(enum.StrEnum):
-    """Sizes of `Transformer.from_preset`."""
-
-    TINY = "tiny"
-    BASE = "base"
-    BIG = "big"
-
-
-class ModelType(enum.StrEnum):
-    """Kinds of vocabulary of `Tokenizer.train`."""
-
-    UNIGRAM = "unigram"
-    BPE = "bpe"
 
 
 class Quantization(enum.StrEnum):
@@ -76,42 +60,13 @@ class Format(enum.StrEnum):
     CTRANSLATE2 = "ctranslate2"
 
 
-class Monitor(enum.StrEnum):
-    """What tells a better epoch of `train` from a worse one."""
-
-    VAL_LOSS = "val_loss"
-    VAL_BLEU = "val_bleu"
-
-
-class Distribute(enum.StrEnum):
-    """What `train` computes on, where it is not one device."""
-
-    MIRRORED = "mirrored"
-    MULTIHOST = "multihost"
-
-
-class DtypePolicy(enum.StrEnum):
-    """Keras dtype policies."""
-
-    FLOAT32 = "float32"
-    MIXED_BFLOAT16 = "mixed_bfloat16"
-    MIXED_FLOAT16 = "mixed_float16"
-
-
-# What to compute in; by default as the translator was trained.
-Dtype = Annotated[
-    DtypePolicy | None,
-    typer.Option(help="Keras dtype policy; by default the translator's own."),
-]
-
-
 def main():
     """Runs the command; errors of the user are one line and exit code 2."""
     if "--traceback" in sys.argv:
         sys.argv.remove("--traceback")
         app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    _open_closed_streams()
+    open_closed_streams()
     try:
         app()
     except (OSError, TypeError, ValueError, RuntimeError, ImportError) as error:
@@ -136,255 +91,7 @@ def options(
         raise typer.Exit
 
 
-@app.command()
-def train(
-    context: typer.Context,
-    source: Annotated[
-        Path, typer.Argument(help="Text file, a sentence a line.")
-    ],
-    target: Annotated[
-        Path, typer.Argument(help="Its translation, line by line.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the translator.")
-    ],
-    validation: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(help="Two files like SOURCE and TARGET, to watch."),
-    ] = None,
-    start_from: Annotated[
-        Path | None,
-        typer.Option(
-            help="Translator to learn on from: its weights, vocabulary and "
-            "search. Wants a low --learning-rate."
-        ),
-    ] = None,
-    preset: Annotated[Preset, typer.Option(help="Size of the model.")] = (
-        Preset.TINY
-    ),
-    vocabulary_size: Annotated[
-        int,
-        typer.Option(help="Pieces of the vocabulary that both sides share."),
-    ] = 8000,
-    model_type: Annotated[
-        ModelType, typer.Option(help="Kind of vocabulary.")
-    ] = ModelType.UNIGRAM,
-    separate_vocabularies: Annotated[
-        bool,
-        typer.Option(
-            "--separate-vocabularies",
-            help="Learn one of each side instead, for languages that share "
-            "few letters.",
-        ),
-    ] = False,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            help="SentencePiece model to take rather than learn one; of the "
-            "source, with the next."
-        ),
-    ] = None,
-    target_tokenizer: Annotated[
-        Path | None, typer.Option(help="That of the target.")
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
-    tokens_per_batch: Annotated[
-        int, typer.Option(help="Tokens of a batch on each side, with padding.")
-    ] = 4096,
-    max_length: Annotated[
-        int, typer.Option(help="Longest sentence to keep, in tokens.")
-    ] = 128,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Peak learning rate; by default equation 3's."),
-    ] = None,
-    warmup_steps: Annotated[
-        int, typer.Option(help="Updates until the peak.")
-    ] = 4000,
-    dropout: Annotated[
-        float | None, typer.Option(help="Share; by default the model's.")
-    ] = None,
-    normalize_first: Annotated[
-        bool,
-        typer.Option(
-            "--normalize-first",
-            help="Normalise before each sublayer: learns faster.",
-        ),
-    ] = False,
-    label_smoothing: Annotated[
-        float, typer.Option(help="Share of the label to spread.")
-    ] = 0.1,
-    clip_norm: Annotated[
-        float, typer.Option(help="Largest norm of the gradients; 0 for any.")
-    ] = 0.0,
-    accumulate: Annotated[int, typer.Option(help="Batches of one update.")] = 1,
-    average_last: Annotated[
-        int,
-        typer.Option(
-            help="Validate and save the mean of the weights after each of the "
-            "last epochs, so many; 0 for none."
-        ),
-    ] = 0,
-    average_decay: Annotated[
-        float,
-        typer.Option(
-            help="The same of all weights, each counting so much less than "
-            "the next, such as 0.999; 0 for none."
-        ),
-    ] = 0.0,
-    average_every: Annotated[
-        int,
-        typer.Option(
-            help="Updates between two weights of the mean; by default an "
-            "epoch with --average-last, 1 with --average-decay."
-        ),
-    ] = 0,
-    bleu: Annotated[
-        bool,
-        typer.Option("--bleu", help="Translate and score the validation text."),
-    ] = False,
-    monitor: Annotated[
-        Monitor, typer.Option(help="What --patience and --keep-best go by.")
-    ] = Monitor.VAL_LOSS,
-    patience: Annotated[
-        int,
-        typer.Option(help="Stop when so many epochs bring nothing; 0: never."),
-    ] = 0,
-    keep_best: Annotated[
-        bool,
-        typer.Option("--keep-best", help="Keep the best epoch, not the last."),
-    ] = False,
-    save_every: Annotated[
-        int,
-        typer.Option(
-            help="Updates between checkpoints within an epoch; 0: one at its "
-            "end."
-        ),
-    ] = 0,
-    dtype: Annotated[
-        DtypePolicy, typer.Option(help="Keras dtype policy.")
-    ] = DtypePolicy.FLOAT32,
-    seed: Annotated[
-        int, typer.Option(help="Makes weights, order and dropout repeatable.")
-    ] = 1,
-    deterministic: Annotated[
-        bool,
-        typer.Option(
-            "--deterministic",
-            help="Equal bit by bit when repeated on the same machine; slower.",
-        ),
-    ] = False,
-    distribute: Annotated[
-        Distribute | None,
-        typer.Option(
-            help="All devices of this machine, with TensorFlow; or of several "
-            "processes or machines, with KERAS_BACKEND=jax, each started with "
-            "this command."
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Fail where there is no training to go on with.",
-        ),
-    ] = False,
-    overwrite: Overwrite = False,
-):
-    """Train a translator from two text files.
-
-    Each epoch ends with the validation loss, a sample translation, and a
-    checkpoint. When training was stopped or killed, the same command, without
-    --overwrite, goes on from the last checkpoint, and comes to what it would
-    have come to. More epochs go on with a training that has ended.
-
-    The folder holds the translator and, in "training", the settings, the
-    command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
-
-    \b
-    Example:
-      keras-transformer train train.en train.de -o runs/en-de \\
-        --validation val.en val.de --epochs 20
-      keras-transformer train train.en train.de -o runs/en-de \\
-        --validation val.en val.de --epochs 100 --average-last 5 \\
-        --monitor val_bleu --patience 5 --keep-best
-      keras-transformer train law.en law.de -o runs/law \\
-        --start-from runs/en-de --learning-rate 1e-4 --warmup-steps 100
-    """  # noqa: D301
-    if distribute == Distribute.MULTIHOST:
-        watcher = _start_watcher()
-    with _quiet_start():
-        from keras_transformer.training_run import TrainingRun
-
-    def chosen(name, value, *others):
-        """No default says anew what one of the others says already."""
-        typed = context.get_parameter_source(name).name == "COMMANDLINE"
-        return value if typed or not any(others) else None
-
-    vocabulary = start_from, tokenizer
-    run = TrainingRun(
-        os.fspath(output),
-        epochs=epochs,
-        preset=chosen("preset", preset.value, start_from),
-        vocabulary_size=chosen("vocabulary_size", vocabulary_size, *vocabulary),
-        model_type=chosen("model_type", model_type.value, *vocabulary),
-        tokens_per_batch=tokens_per_batch,
-        max_length=max_length,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        dropout=dropout,
-        normalize_first=chosen("normalize_first", normalize_first, start_from),
-        label_smoothing=label_smoothing,
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        average_last=average_last,
-        average_decay=average_decay,
-        average_every=average_every,
-        bleu=bleu,
-        monitor=monitor.value,
-        patience=patience,
-        keep_best=keep_best,
-        save_every=save_every,
-        dtype=dtype.value,
-        seed=seed,
-        deterministic=deterministic,
-        distribute=distribute and distribute.value,
-        separate_vocabularies=separate_vocabularies or None,
-        tokenizer=tokenizer and os.fspath(tokenizer),
-        target_tokenizer=target_tokenizer and os.fspath(target_tokenizer),
-        start_from=start_from and os.fspath(start_from),
-    )
-    command = f"keras-transformer {shlex.join(sys.argv[1:])}"
-    try:
-        run.train(
-            source,
-            target,
-            validation,
-            command=command,
-            resume=resume,
-            overwrite=overwrite,
-        )
-    except Exception:
-        # Whatever it is, `main` reports it; but then jax would wait for the
-        # other processes. Python calls first what is registered last.
-        if run.distribution.num_processes > 1:
-            atexit.register(_end_at_once, watcher)
-        raise
-    except KeyboardInterrupt:
-        arguments = sys.argv[1:]
-        if run.history is not None:  # the old training is replaced already
-            arguments = [a for a in arguments if a != "--overwrite"]
-        print(
-            f"\nStopped. {run.state()} Go on with:\n"
-            f"  keras-transformer {shlex.join(arguments)}",
-            file=sys.stderr,
-        )
-        raise typer.Exit(130) from None
-    print(
-        f"{run.state()} Try it with:\n"
-        f"  keras-transformer translate {output} 'A sentence.'",
-        file=sys.stderr,
-    )
+app.command()(train)
 
 
 @app.command()
@@ -485,7 +192,7 @@ def evaluate(
     Example:
       keras-transformer evaluate runs/en-de test.en test.de --search beam
     """  # noqa: D301
-    with _quiet_start():
+    with quiet_start():
         from keras_transformer.text import corpus_scores
         from keras_transformer.translator import best_of
         from keras_transformer.translator import check_line_lengths
@@ -608,7 +315,7 @@ def export(
             needed = " or ".join(f"--format {known.value}" for known in formats)
             refuse(options, needed, f"--format {format.value}")
     check_absent(output, overwrite)
-    with _signals_handled(_end_by_signal, signal.SIGTERM, signal.SIGHUP):
+    with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
         _export(
             folder,
             output,
@@ -698,7 +405,7 @@ def verify(
       keras-transformer verify runs/en-de en-de-int8.tflite -i test.en \\
         --tolerance 0.1 --json report.json
     """  # noqa: D301
-    with _quiet_start():
+    with quiet_start():
         import rich.console
 
         from keras_transformer.serving import verify_report
@@ -769,7 +476,7 @@ def _one_line(text):
 
 def _read_pairs(source, target):
     """Reads two files of as many lines as each other, at least one."""
-    with _quiet_start():
+    with quiet_start():
         from keras_transformer.text.lines import read_lines
 
     sources, targets = list(read_lines(source)), list(read_lines(target))
@@ -785,110 +492,8 @@ def _read_pairs(source, target):
 
 
 def _load(folder, dtype=None):
-    with _quiet_start():
+    with quiet_start():
         from keras_transformer.translator import Translator
 
     translator = Translator.load(folder)
     return translator.with_dtype(dtype.value) if dtype else translator
-
-
-def _start_watcher():
-    """Explains the end of this process where it cannot do so itself.
-
-    Where the first of several processes is lost, jax aborts the others, and
-    Python with them. Gives a file that tells the watcher of any other end.
-    """
-    watched, watcher = os.pipe()
-    if not os.fork():
-        os.close(watcher)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        if not os.read(watched, 1):
-            print(
-                "keras-transformer: This process was ended by force: by a "
-                "signal, or by jax, as the first process is lost. The same "
-                "command in all processes, without `--overwrite`, goes on from "
-                "the last checkpoint.",
-                file=sys.stderr,
-                flush=True,
-            )
-        os._exit(0)
-    os.close(watched)
-    atexit.register(_tell, watcher)
-    return watcher
-
-
-def _tell(watcher):
-    """Tells the watcher, if it still runs, that nothing is to be explained."""
-    with contextlib.suppress(OSError):
-        os.write(watcher, b".")
-
-
-def _end_at_once(watcher):
-    """Ends without the minutes that jax waits for processes that are lost."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    _tell(watcher)
-    os._exit(2)
-
-
-def _open_closed_streams():
-    """Opens what the shell has closed, as by `<&-`, to read and say nothing."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            # In this order, each takes the number of its stream.
-            setattr(sys, name, open(os.devnull, mode))
-
-
-@contextlib.contextmanager
-def _signals_handled(handler, *numbers):
-    """Has a handler for signals, inside."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old or signal.SIG_DFL)
-
-
-def _end_by_signal(number, frame):
-    """Ends at once, and leaves no half of what is written.
-
-    Not by an exception: TensorFlow, in the middle of a graph, would make an
-    error of it.
-    """
-    remove_unfinished()
-    os._exit(128 + number)
-
-
-@contextlib.contextmanager
-def _quiet_start():
-    """Keeps back what TensorFlow logs when it starts, unless it fails.
-
-    No setting of TensorFlow silences those lines, and the one line of an
-    error would drown in them. Ctrl-C ends the program at once: there is nothing
-    to save, and Python loses an exception that comes in a callback of jax.
-    """
-    with _signals_handled(signal.SIG_DFL, signal.SIGINT), _kept_back_log():
-        yield
-
-
-@contextlib.contextmanager
-def _kept_back_log():
-    sys.stderr.flush()
-    real = os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
-        except BaseException:
-            os.dup2(real, 2)
-            log.seek(0)
-            sys.stderr.write(log.read().decode(errors="replace"))
-            raise
-        finally:
-            os.dup2(real, 2)
-            os.close(real)

@@ -1,4 +1,4 @@
-"""Options of the command line that say how to search."""
+"""Options that several commands have; most say how to search."""
 
 import enum
 import functools
@@ -8,6 +8,25 @@ from typing import Annotated
 import typer
 
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace what is there.")
+]
+
+
+class DtypePolicy(enum.StrEnum):
+    """Keras dtype policies."""
+
+    FLOAT32 = "float32"
+    MIXED_BFLOAT16 = "mixed_bfloat16"
+    MIXED_FLOAT16 = "mixed_float16"
+
+
+# What to compute in; by default as the translator was trained.
+Dtype = Annotated[
+    DtypePolicy | None,
+    typer.Option(help="Keras dtype policy; by default the translator's own."),
+]
 
 
 class SearchName(enum.StrEnum):

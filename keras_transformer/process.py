@@ -1,0 +1,112 @@
+"""What a command does with its process: its streams, signals and log."""
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+
+from keras_transformer.atomic import remove_unfinished
+
+
+def start_watcher():
+    """Explains the end of this process where it cannot do so itself.
+
+    Where the first of several processes is lost, jax aborts the others, and
+    Python with them. Gives a file that tells the watcher of any other end.
+    """
+    watched, watcher = os.pipe()
+    if not os.fork():
+        os.close(watcher)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if not os.read(watched, 1):
+            print(
+                "keras-transformer: This process was ended by force: by a "
+                "signal, or by jax, as the first process is lost. The same "
+                "command in all processes, without `--overwrite`, goes on from "
+                "the last checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )
+        os._exit(0)
+    os.close(watched)
+    atexit.register(_tell, watcher)
+    return watcher
+
+
+def _tell(watcher):
+    """Tells the watcher, if it still runs, that nothing is to be explained."""
+    with contextlib.suppress(OSError):
+        os.write(watcher, b".")
+
+
+def end_at_once(watcher):
+    """Ends without the minutes that jax waits for processes that are lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _tell(watcher)
+    os._exit(2)
+
+
+def open_closed_streams():
+    """Opens what the shell has closed, as by `<&-`, to read and say nothing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # In this order, each takes the number of its stream.
+            setattr(sys, name, open(os.devnull, mode))
+
+
+@contextlib.contextmanager
+def signals_handled(handler, *numbers):
+    """Has a handler for signals, inside."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old or signal.SIG_DFL)
+
+
+def end_by_signal(number, frame):
+    """Ends at once, and leaves no half of what is written.
+
+    Not by an exception: TensorFlow, in the middle of a graph, would make an
+    error of it.
+    """
+    remove_unfinished()
+    os._exit(128 + number)
+
+
+@contextlib.contextmanager
+def quiet_start():
+    """Keeps back what TensorFlow logs when it starts, unless it fails.
+
+    No setting of TensorFlow silences those lines, and the one line of an
+    error would drown in them. Ctrl-C ends the program at once: there is nothing
+    to save, and Python loses an exception that comes in a callback of jax.
+    """
+    with signals_handled(signal.SIG_DFL, signal.SIGINT), _kept_back_log():
+        yield
+
+
+@contextlib.contextmanager
+def _kept_back_log():
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()
+        except BaseException:
+            os.dup2(real, 2)
+            log.seek(0)
+            sys.stderr.write(log.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(real, 2)
+            os.close(real)

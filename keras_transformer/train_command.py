@@ -1,0 +1,296 @@
+"""`keras-transformer train`."""
+
+import atexit
+import enum
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.options import DtypePolicy
+from keras_transformer.options import Overwrite
+from keras_transformer.process import end_at_once
+from keras_transformer.process import quiet_start
+from keras_transformer.process import start_watcher
+
+
+class Preset(enum.StrEnum):
+    """Sizes of `Transformer.from_preset`."""
+
+    TINY = "tiny"
+    BASE = "base"
+    BIG = "big"
+
+
+class ModelType(enum.StrEnum):
+    """Kinds of vocabulary of `Tokenizer.train`."""
+
+    UNIGRAM = "unigram"
+    BPE = "bpe"
+
+
+class Monitor(enum.StrEnum):
+    """What tells a better epoch of `train` from a worse one."""
+
+    VAL_LOSS = "val_loss"
+    VAL_BLEU = "val_bleu"
+
+
+class Distribute(enum.StrEnum):
+    """What `train` computes on, where it is not one device."""
+
+    MIRRORED = "mirrored"
+    MULTIHOST = "multihost"
+
+
+def train(
+    context: typer.Context,
+    source: Annotated[
+        Path, typer.Argument(help="Text file, a sentence a line.")
+    ],
+    target: Annotated[
+        Path, typer.Argument(help="Its translation, line by line.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of the translator.")
+    ],
+    validation: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Two files like SOURCE and TARGET, to watch."),
+    ] = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            help="Translator to learn on from: its weights, vocabulary and "
+            "search. Wants a low --learning-rate."
+        ),
+    ] = None,
+    preset: Annotated[Preset, typer.Option(help="Size of the model.")] = (
+        Preset.TINY
+    ),
+    vocabulary_size: Annotated[
+        int,
+        typer.Option(help="Pieces of the vocabulary that both sides share."),
+    ] = 8000,
+    model_type: Annotated[
+        ModelType, typer.Option(help="Kind of vocabulary.")
+    ] = ModelType.UNIGRAM,
+    separate_vocabularies: Annotated[
+        bool,
+        typer.Option(
+            "--separate-vocabularies",
+            help="Learn one of each side instead, for languages that share "
+            "few letters.",
+        ),
+    ] = False,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="SentencePiece model to take rather than learn one; of the "
+            "source, with the next."
+        ),
+    ] = None,
+    target_tokenizer: Annotated[
+        Path | None, typer.Option(help="That of the target.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
+    tokens_per_batch: Annotated[
+        int, typer.Option(help="Tokens of a batch on each side, with padding.")
+    ] = 4096,
+    max_length: Annotated[
+        int, typer.Option(help="Longest sentence to keep, in tokens.")
+    ] = 128,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Peak learning rate; by default equation 3's."),
+    ] = None,
+    warmup_steps: Annotated[
+        int, typer.Option(help="Updates until the peak.")
+    ] = 4000,
+    dropout: Annotated[
+        float | None, typer.Option(help="Share; by default the model's.")
+    ] = None,
+    normalize_first: Annotated[
+        bool,
+        typer.Option(
+            "--normalize-first",
+            help="Normalise before each sublayer: learns faster.",
+        ),
+    ] = False,
+    label_smoothing: Annotated[
+        float, typer.Option(help="Share of the label to spread.")
+    ] = 0.1,
+    clip_norm: Annotated[
+        float, typer.Option(help="Largest norm of the gradients; 0 for any.")
+    ] = 0.0,
+    accumulate: Annotated[int, typer.Option(help="Batches of one update.")] = 1,
+    average_last: Annotated[
+        int,
+        typer.Option(
+            help="Validate and save the mean of the weights after each of the "
+            "last epochs, so many; 0 for none."
+        ),
+    ] = 0,
+    average_decay: Annotated[
+        float,
+        typer.Option(
+            help="The same of all weights, each counting so much less than "
+            "the next, such as 0.999; 0 for none."
+        ),
+    ] = 0.0,
+    average_every: Annotated[
+        int,
+        typer.Option(
+            help="Updates between two weights of the mean; by default an "
+            "epoch with --average-last, 1 with --average-decay."
+        ),
+    ] = 0,
+    bleu: Annotated[
+        bool,
+        typer.Option("--bleu", help="Translate and score the validation text."),
+    ] = False,
+    monitor: Annotated[
+        Monitor, typer.Option(help="What --patience and --keep-best go by.")
+    ] = Monitor.VAL_LOSS,
+    patience: Annotated[
+        int,
+        typer.Option(help="Stop when so many epochs bring nothing; 0: never."),
+    ] = 0,
+    keep_best: Annotated[
+        bool,
+        typer.Option("--keep-best", help="Keep the best epoch, not the last."),
+    ] = False,
+    save_every: Annotated[
+        int,
+        typer.Option(
+            help="Updates between checkpoints within an epoch; 0: one at its "
+            "end."
+        ),
+    ] = 0,
+    dtype: Annotated[
+        DtypePolicy, typer.Option(help="Keras dtype policy.")
+    ] = DtypePolicy.FLOAT32,
+    seed: Annotated[
+        int, typer.Option(help="Makes weights, order and dropout repeatable.")
+    ] = 1,
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="Equal bit by bit when repeated on the same machine; slower.",
+        ),
+    ] = False,
+    distribute: Annotated[
+        Distribute | None,
+        typer.Option(
+            help="All devices of this machine, with TensorFlow; or of several "
+            "processes or machines, with KERAS_BACKEND=jax, each started with "
+            "this command."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Fail where there is no training to go on with.",
+        ),
+    ] = False,
+    overwrite: Overwrite = False,
+):
+    """Train a translator from two text files.
+
+    Each epoch ends with the validation loss, a sample translation, and a
+    checkpoint. When training was stopped or killed, the same command, without
+    --overwrite, goes on from the last checkpoint, and comes to what it would
+    have come to. More epochs go on with a training that has ended.
+
+    The folder holds the translator and, in "training", the settings, the
+    command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
+
+    \b
+    Example:
+      keras-transformer train train.en train.de -o runs/en-de \\
+        --validation val.en val.de --epochs 20
+      keras-transformer train train.en train.de -o runs/en-de \\
+        --validation val.en val.de --epochs 100 --average-last 5 \\
+        --monitor val_bleu --patience 5 --keep-best
+      keras-transformer train law.en law.de -o runs/law \\
+        --start-from runs/en-de --learning-rate 1e-4 --warmup-steps 100
+    """  # noqa: D301
+    if distribute == Distribute.MULTIHOST:
+        watcher = start_watcher()
+    with quiet_start():
+        from keras_transformer.training_run import TrainingRun
+
+    def chosen(name, value, *others):
+        """No default says anew what one of the others says already."""
+        typed = context.get_parameter_source(name).name == "COMMANDLINE"
+        return value if typed or not any(others) else None
+
+    vocabulary = start_from, tokenizer
+    run = TrainingRun(
+        os.fspath(output),
+        epochs=epochs,
+        preset=chosen("preset", preset.value, start_from),
+        vocabulary_size=chosen("vocabulary_size", vocabulary_size, *vocabulary),
+        model_type=chosen("model_type", model_type.value, *vocabulary),
+        tokens_per_batch=tokens_per_batch,
+        max_length=max_length,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        dropout=dropout,
+        normalize_first=chosen("normalize_first", normalize_first, start_from),
+        label_smoothing=label_smoothing,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        average_last=average_last,
+        average_decay=average_decay,
+        average_every=average_every,
+        bleu=bleu,
+        monitor=monitor.value,
+        patience=patience,
+        keep_best=keep_best,
+        save_every=save_every,
+        dtype=dtype.value,
+        seed=seed,
+        deterministic=deterministic,
+        distribute=distribute and distribute.value,
+        separate_vocabularies=separate_vocabularies or None,
+        tokenizer=tokenizer and os.fspath(tokenizer),
+        target_tokenizer=target_tokenizer and os.fspath(target_tokenizer),
+        start_from=start_from and os.fspath(start_from),
+    )
+    command = f"keras-transformer {shlex.join(sys.argv[1:])}"
+    try:
+        run.train(
+            source,
+            target,
+            validation,
+            command=command,
+            resume=resume,
+            overwrite=overwrite,
+        )
+    except Exception:
+        # Whatever it is, `main` reports it; but then jax would wait for the
+        # other processes. Python calls first what is registered last.
+        if run.distribution.num_processes > 1:
+            atexit.register(end_at_once, watcher)
+        raise
+    except KeyboardInterrupt:
+        arguments = sys.argv[1:]
+        if run.history is not None:  # the old training is replaced already
+            arguments = [a for a in arguments if a != "--overwrite"]
+        print(
+            f"\nStopped. {run.state()} Go on with:\n"
+            f"  keras-transformer {shlex.join(arguments)}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    print(
+        f"{run.state()} Try it with:\n"
+        f"  keras-transformer translate {output} 'A sentence.'",
+        file=sys.stderr,
+    )
