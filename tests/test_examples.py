@@ -1,6 +1,7 @@
 """The examples and export scripts run, on little text and one step."""
 
 import contextlib
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -217,19 +218,40 @@ def test_multi30k_ends_without_improvement(multi30k, tmp_path, losses, is_over):
         assert state.is_over() == (expected and bool(losses))
 
 
+def test_multi30k_rates_rise_and_fall(multi30k):
+    def rates(name, *updates):
+        schedule = multi30k.RECIPES[name].optimizer(100)._learning_rate
+        return [float(schedule(update)) for update in updates]
+
+    # 80 epochs of 200 batches, two an update; 72 of as many updates.
+    assert multi30k.RECIPES["published"].num_epochs(200) == 80
+    np.testing.assert_allclose(
+        rates("published", 1000, 2000, 8000), [2.5e-3, 5e-3, 2.5e-3]
+    )
+    assert multi30k.RECIPES["hour"].num_epochs(100) == 72
+    np.testing.assert_allclose(
+        rates("hour", 400, 800, 4000, 7200), [2e-3, 4e-3, 2e-3, 0], atol=1e-9
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "minutes"), [("segmented", 60.0), ("raw", None)]
+    ("case", "recipe", "minutes"),
+    [("segmented", "published", 60.0), ("raw", "hour", None)],
 )
 def test_multi30k_trains_and_scores(
-    multi30k, quickstart, tmp_path, monkeypatch, capsys, case, minutes
+    multi30k, quickstart, tmp_path, monkeypatch, capsys, case, recipe, minutes
 ):
-    monkeypatch.setattr(multi30k, "MOST_UPDATES", 4)
+    whole = multi30k.RECIPES[recipe]
+    most_updates = 8 // whole.batches_per_update
+    short = dataclasses.replace(whole, most_updates=most_updates)
+    monkeypatch.setitem(multi30k.RECIPES, recipe, short)
     monkeypatch.setattr(multi30k, "VOCABULARY_SIZE", 120)
     make_model = functools.partial(multi30k.make_model, num_layers=1)
     monkeypatch.setattr(multi30k, "make_model", make_model)
     pairs = quickstart.corpus.sentence_pairs(60, seed=1)
     arguments = [case, "--output", str(tmp_path / "out"), "--seed", "7"]
+    arguments += ["--recipe", recipe]
     for name, count in {"train": 60, "validation": 60, "test": 2}.items():
         files = [tmp_path / f"{name}.{side}" for side in ("en", "de")]
         write_pairs(files, pairs[:count])
@@ -257,11 +279,12 @@ def test_multi30k_trains_and_scores(
     multi30k.main(arguments)
     assert "Going on after epoch 1." in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["epochs"] >= 2 and 1 <= results["updates"] <= 4
+    assert results["epochs"] >= 2 and 1 <= results["updates"] <= most_updates
     assert 0 <= results["bleu"] <= 100
     tokenize = {"segmented": "tok:none", "raw": "case:mixed|eff:no|tok:13a"}
     assert tokenize[case] in results["signature"]
     assert results["settings"]["BEAM_WIDTH"] == 5
+    assert results["settings"]["most_updates"] == most_updates
     assert results["arguments"]["seed"] == 7
     assert results["arguments"]["minutes"] == minutes
     written = (tmp_path / "out" / "translations.txt").read_text()

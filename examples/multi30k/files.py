@@ -24,7 +24,7 @@ def read_pairs(paths):
 def begin(options, settings):
     """Notes what is trained, or raises if something else was begun there."""
     path = options.output / "begun.json"
-    named = ("case", "seed", "dtype")
+    named = ("case", "recipe", "seed", "dtype")
     begun = {name: vars(options)[name] for name in named}
     for name in ("train", "validation"):
         begun[name] = {str(path): digest(path) for path in vars(options)[name]}

@@ -18,7 +18,8 @@ class Progress(keras.callbacks.Callback):
         start: The `Checkpoint` that training begins with.
         folder: Where checkpoints go.
         averaging: The `WeightAveraging`.
-        patience: Epochs without a lower validation loss that end training.
+        patience: Epochs without a lower validation loss that end training;
+            `None` for any.
         minutes: Training time after which no further epoch begins; `None`
             for any.
     """
@@ -28,7 +29,7 @@ class Progress(keras.callbacks.Callback):
         self.history = start.history
         self.folder = folder
         self.averaging = averaging
-        self.patience = patience
+        self.patience = math.inf if patience is None else patience
         self.minutes = math.inf if minutes is None else minutes
 
     def minutes_so_far(self):

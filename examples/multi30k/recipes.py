@@ -1,0 +1,87 @@
+"""How long a training takes, and how its learning rate rises and falls."""
+
+import dataclasses
+
+import keras
+
+import keras_transformer as kt
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What the recipes differ in.
+
+    Attributes:
+        batches_per_update: Batches whose gradients are one update's.
+        most_updates: Updates that training has at most, in whole epochs.
+        peak_learning_rate: The highest.
+        warmup_steps: Updates until it is reached.
+        falls_to_zero: Whether it falls to 0 with the last update, along a
+            cosine, rather than by the inverse square root of equation 3.
+        averaged_epochs: Last epochs whose mean of the weights is kept.
+        patience: Epochs without a lower validation loss that end training;
+            `None` for none.
+    """
+
+    batches_per_update: int
+    most_updates: int
+    peak_learning_rate: float
+    warmup_steps: int
+    falls_to_zero: bool
+    averaged_epochs: int
+    patience: int | None
+
+    def num_epochs(self, num_batches: int) -> int:
+        """Epochs of so many batches that training has at most."""
+        return max(
+            self.most_updates * self.batches_per_update // num_batches, 1
+        )
+
+    def optimizer(self, num_batches: int):
+        """Makes the optimizer for epochs of so many batches."""
+        return kt.Adam(
+            self._schedule(num_batches),
+            epsilon=1e-8,
+            gradient_accumulation_steps=(
+                self.batches_per_update if self.batches_per_update > 1 else None
+            ),
+        )
+
+    def _schedule(self, num_batches):
+        if not self.falls_to_zero:
+            return kt.WarmupSchedule(
+                peak_learning_rate=self.peak_learning_rate,
+                warmup_steps=self.warmup_steps,
+            )
+        batches = self.num_epochs(num_batches) * num_batches
+        updates = batches // self.batches_per_update
+        return keras.optimizers.schedules.CosineDecay(
+            initial_learning_rate=0.0,
+            warmup_target=self.peak_learning_rate,
+            warmup_steps=self.warmup_steps,
+            decay_steps=max(updates - self.warmup_steps, 1),
+        )
+
+
+RECIPES = {
+    "published": Recipe(
+        batches_per_update=2,
+        most_updates=8000,
+        peak_learning_rate=0.005,
+        warmup_steps=2000,
+        falls_to_zero=False,
+        averaged_epochs=10,
+        patience=10,
+    ),
+    # Twice the updates of an epoch, none of them after the rate has fallen: an
+    # hour on two cores.
+    "hour": Recipe(
+        batches_per_update=1,
+        most_updates=7200,
+        peak_learning_rate=0.004,
+        warmup_steps=800,
+        falls_to_zero=True,
+        averaged_epochs=5,
+        patience=None,
+    ),
+}
