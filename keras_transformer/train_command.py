@@ -39,6 +39,12 @@ class Monitor(enum.StrEnum):
     VAL_BLEU = "val_bleu"
 
 
+class Decay(enum.StrEnum):
+    """How the learning rate of `train` falls, where not by equation 3."""
+
+    COSINE = "cosine"
+
+
 class Distribute(enum.StrEnum):
     """What `train` computes on, where it is not one device."""
 
@@ -110,6 +116,13 @@ def train(
     warmup_steps: Annotated[
         int, typer.Option(help="Updates until the peak.")
     ] = 4000,
+    decay: Annotated[
+        Decay | None,
+        typer.Option(
+            help="Let the learning rate fall to 0 with the last epoch, along a "
+            "cosine; by default it falls by equation 3. Wants fewer epochs."
+        ),
+    ] = None,
     dropout: Annotated[
         float | None, typer.Option(help="Share; by default the model's.")
     ] = None,
@@ -241,6 +254,7 @@ def train(
         max_length=max_length,
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
+        decay=decay and decay.value,
         dropout=dropout,
         normalize_first=chosen("normalize_first", normalize_first, start_from),
         label_smoothing=label_smoothing,

@@ -432,6 +432,30 @@ def test_text_to_train_on_can_be_read_twice(text, tmp_path):
         train(tmp_path / "run", (text[0], pipe))
 
 
+def test_learning_rate_falls_to_zero_with_the_last_epoch(tmp_path, text):
+    """And by what was set at first, in a training that goes on."""
+    options = {"decay": "cosine", "warmup_steps": 2, "epochs": 2}
+    settings = {**options, "learning_rate": None, "accumulate": 2}
+    run = train(tmp_path / "run", text, settings)
+    optimizer = run.translator.model.optimizer
+    updates = 2 * run.num_batches // 2
+    assert int(optimizer.iterations) == updates
+    rates = [float(optimizer._learning_rate(n)) for n in range(updates + 1)]
+    peak = (SMALL["hidden_dim"] * 2) ** -0.5  # of equation 3
+    np.testing.assert_allclose(
+        [rates[0], rates[1], rates[2], rates[-1]],
+        [0, peak / 2, peak, 0],
+        atol=1e-9,
+        rtol=1e-6,
+    )
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    for other in ({"epochs": 3}, {"decay": None}):
+        with pytest.raises(ValueError, match=f"`{[*other][0]}` must be what"):
+            train(tmp_path / "run", text, {**settings, **other})
+    with pytest.raises(ValueError, match="`decay` must be one of None, 'cosi"):
+        train(tmp_path / "other", text, {"decay": "linear"})
+
+
 def test_damaged_settings_are_refused(copied, text):
     (copied / "training/settings.json").write_text("{}")
     with pytest.raises(ValueError, match="settings.json is damaged, or of an"):

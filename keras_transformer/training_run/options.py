@@ -52,6 +52,9 @@ class TrainingOptions:
         max_length: Longest sentence to keep, in tokens.
         learning_rate: Peak learning rate; equation 3's by default.
         warmup_steps: Updates until the peak.
+        decay: `"cosine"` for a learning rate that falls to 0 with the last
+            epoch, so that a training which goes on has no more of them; `None`
+            for equation 3's inverse square root.
         dropout: Share to drop; the preset's, or that of `start_from`, by
             default.
         normalize_first: Whether to normalise before each sublayer.
@@ -114,6 +117,7 @@ class TrainingOptions:
     seed: int
     deterministic: bool
     distribute: str | None = None
+    decay: str | None = None
     separate_vocabularies: bool | None = None
     tokenizer: str | None = None
     target_tokenizer: str | None = None
@@ -126,7 +130,7 @@ class TrainingOptions:
         return {
             name: value
             for name, value in settings.items()
-            if name not in MAY_CHANGE
+            if name not in MAY_CHANGE or (name == "epochs" and self.decay)
         }
 
     def check(self, validation):
@@ -161,6 +165,7 @@ class TrainingOptions:
                 f"Received: average_every={self.average_every}."
             )
         check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
+        check_choice((None, "cosine"), decay=self.decay)
         if self.learning_rate is not None:
             check_positive_number(learning_rate=self.learning_rate)
         if self.clip_norm:

@@ -322,15 +322,9 @@ class TrainingRun(TrainingOptions):
             model = start.make_model(**overrides)
             if self.start_from:
                 self._assign_start(model)
-            by_equation = self.learning_rate is None
-            schedule = WarmupSchedule(
-                hidden_dim=model.hidden_dim if by_equation else None,
-                warmup_steps=self.warmup_steps,
-                peak_learning_rate=self.learning_rate,
-            )
             model.compile(
                 optimizer=Adam(
-                    schedule,
+                    self._schedule(model.hidden_dim),
                     global_clipnorm=self.clip_norm or None,
                     gradient_accumulation_steps=(
                         self.accumulate if self.accumulate > 1 else None
@@ -344,6 +338,26 @@ class TrainingRun(TrainingOptions):
         self.translator = Translator(
             model, *tokenizers, search=start.make_search()
         )
+
+    def _schedule(self, hidden_dim):
+        """The learning rate of equation 3, or one that falls to 0."""
+        by_equation = self.learning_rate is None
+        schedule = WarmupSchedule(
+            hidden_dim=hidden_dim if by_equation else None,
+            warmup_steps=self.warmup_steps,
+            peak_learning_rate=self.learning_rate,
+        )
+        if self.decay is None:
+            return schedule
+        return keras.optimizers.schedules.CosineDecay(
+            initial_learning_rate=0.0,
+            warmup_target=float(schedule(self.warmup_steps)),
+            warmup_steps=self.warmup_steps,
+            decay_steps=max(self._num_updates() - self.warmup_steps, 1),
+        )
+
+    def _num_updates(self):
+        return self.epochs * self.num_batches // self.accumulate
 
     def _assign_start(self, model):
         by_chief = self.distribution.by_chief
@@ -411,7 +425,7 @@ class TrainingRun(TrainingOptions):
     def _announce(self):
         """Says what is trained on, and where it is too short to learn much."""
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
-        updates = self.epochs * self.num_batches // self.accumulate
+        updates = self._num_updates()
         if updates < self.warmup_steps:
             print(
                 f"Training ends after {updates:,} updates, before the learning "
