@@ -37,9 +37,15 @@ LENGTH_PENALTY = 1.0  # of the form that divides by the length
 VOCABULARY_SIZE = 8000  # of the raw case
 
 
-def make_model(vocabulary_size, **overrides):
+def make_model(vocabulary_size, options, **overrides):
     """The tiny preset, which has one matrix for all three embeddings."""
-    return kt.Transformer.from_preset("tiny", vocabulary_size, **overrides)
+    return kt.Transformer.from_preset(
+        "tiny",
+        vocabulary_size,
+        normalize_first=RECIPES[options.recipe].normalize_first,
+        dtype=options.dtype,
+        **overrides,
+    )
 
 
 def fit(model, make_batches, validation, options):
@@ -117,7 +123,7 @@ def segmented(options):
         files.read_pairs(options.validation),
     )
     vocabulary = pieces.make_vocabulary(itertools.chain(*texts[0]))
-    model = make_model(pieces.size(vocabulary), dtype=options.dtype)
+    model = make_model(pieces.size(vocabulary), options)
     ids, validation_ids = (
         [pieces.make_ids(lines, vocabulary) for lines in text] for text in texts
     )
@@ -143,7 +149,7 @@ def raw(options):
     if not path.exists():  # a run that goes on has its pieces
         kt.Tokenizer.train(options.train, VOCABULARY_SIZE).save(path)
     tokenizer = kt.Tokenizer.load(path)
-    model = make_model(tokenizer.vocabulary_size, dtype=options.dtype)
+    model = make_model(tokenizer.vocabulary_size, options)
     sizes = {"tokenizer": tokenizer, "tokens_per_batch": TOKENS_PER_BATCH}
     results = fit(
         model,
