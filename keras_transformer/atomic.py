@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 
-_unfinished = set()  # what `new_folder` has given and not taken back
+_unfinished = set()  # files and folders that are being filled
 
 
 def write_file(path, content: bytes | Callable):
@@ -29,15 +29,19 @@ def write_file(path, content: bytes | Callable):
     os.makedirs(folder, exist_ok=True)
     partial = _beside(path)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    _unfinished.add(partial)
     try:
+        mode = os.stat(partial).st_mode
         _fill(partial, content)
+        os.chmod(partial, mode)  # a library may have made a file of its own
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
         os.replace(partial, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
+        _remove(partial)
         raise
+    finally:
+        _unfinished.discard(partial)
 
 
 @contextlib.contextmanager
@@ -70,16 +74,27 @@ def new_folder(path):
         else:
             os.rename(partial, path)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
         raise
     finally:
         _unfinished.discard(partial)
 
 
+@contextlib.contextmanager
+def temporary_folder():
+    """Gives a folder that is removed with the block, or with the process."""
+    with tempfile.TemporaryDirectory() as folder:
+        _unfinished.add(folder)
+        try:
+            yield folder
+        finally:
+            _unfinished.discard(folder)
+
+
 def remove_unfinished():
-    """Removes the folders that are being filled, before the process ends."""
+    """Removes what is being filled, before the process ends."""
     for partial in [*_unfinished]:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
 
 
 def check_absent(path, overwrite: bool = False):
@@ -103,6 +118,11 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
         kind: What a message calls a folder of that kind.
         mark: A file that every folder of that kind has.
     """
+    if os.path.ismount(path):
+        raise FileExistsError(
+            f"{os.fspath(path)!r} is where a file system is mounted, and "
+            "cannot be replaced. Choose a folder in it."
+        )
     is_empty = os.path.isdir(path) and not os.listdir(path)
     if not os.path.lexists(path) or is_empty:
         return
@@ -126,8 +146,12 @@ def check_file_to_write(path, overwrite: bool = False):
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
     parent = os.path.dirname(path)
-    if os.path.exists(parent) and not os.access(parent, os.W_OK):
-        raise PermissionError(f"No file may be written in {parent!r}.")
+    while not os.path.exists(parent):  # it will be made
+        parent = os.path.dirname(parent)
+    if not os.path.isdir(parent):
+        raise NotADirectoryError(f"{parent!r} is a file, not a folder.")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"Nothing may be written in {parent!r}.")
 
 
 def _fill(path, content):
@@ -136,6 +160,14 @@ def _fill(path, content):
         return
     with open(path, "wb") as file:
         file.write(content)
+
+
+def _remove(path):
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
 
 def _is_special(path):

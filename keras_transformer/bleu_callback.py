@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
@@ -11,7 +12,8 @@ from keras_transformer.event_log import EventLog
 from keras_transformer.text.bleu import bleu_metric
 from keras_transformer.text.bleu import corpus_scores
 from keras_transformer.translator import Translator
-from keras_transformer.translator import best_of
+from keras_transformer.translator import check_line_lengths
+from keras_transformer.translator import first_of
 
 
 class BleuCallback(keras.callbacks.Callback):
@@ -66,11 +68,7 @@ class BleuCallback(keras.callbacks.Callback):
         tokenize: str = "13a",
     ):
         super().__init__()
-        if not isinstance(translator, Translator):
-            raise TypeError(
-                "`translator` must be a Translator. Received: translator of "
-                f"type {type(translator).__name__}."
-            )
+        check_kind("translator", translator, Translator)
         sources = check_texts("sources", sources)
         references = check_texts("references", references)
         if len(sources) != len(references) or not sources:
@@ -101,12 +99,15 @@ class BleuCallback(keras.callbacks.Callback):
             )
         super().set_model(model)
 
+    def on_train_begin(self, logs=None):
+        check_line_lengths(self.translator, self.sources, "`sources`")
+
     def on_epoch_end(self, epoch, logs=None):
         # Not NaN, to which Keras's callbacks compare all that come after it.
         logs["val_bleu"] = -math.inf
         if (epoch + 1) % self.every:
             return
-        translations = best_of(self.translator(self.sources))
+        translations = first_of(self.translator(self.sources))
         logs["val_bleu"] = corpus_scores(
             translations,
             self.references,

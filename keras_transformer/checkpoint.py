@@ -43,6 +43,7 @@ class Checkpoint:
         tensors: Weights, and the states of the optimizer, dropout, metrics
             and averages; none at the start. As large as the model thrice and
             more: `clear()` them when they are assigned.
+        optimizer: Name of the optimizer's class, `None` in those of before.
 
     Example:
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -67,15 +68,16 @@ class Checkpoint:
     batch: int = 0
     history: list = dataclasses.field(default_factory=list)
     tensors: dict = dataclasses.field(default_factory=dict)
+    optimizer: str | None = None
 
     @classmethod
     def of(cls, model, epoch, averaging=None, batch=0, history=()):
         """Takes the state of a compiled model in training.
 
         Where several processes train, all of them call it: putting weights
-        back is something that they do together. One writes. Within an epoch
-        of plain `fit` it works on TensorFlow only: on JAX, Keras 3.15 loses
-        the state of its metrics once a callback has read the model.
+        back is something that they do together. One writes. A callback that
+        calls it within an epoch must be in a list: one that is alone Keras
+        runs beside training, on JAX.
 
         Args:
             model: The model.
@@ -108,7 +110,7 @@ class Checkpoint:
             for index, variable in enumerate(variables):
                 array = np.asarray(ops.convert_to_numpy(variable))
                 tensors[f"{group}/{index}"] = array
-        return cls(epoch, batch, list(history), tensors)
+        return cls(epoch, batch, list(history), tensors, _optimizer_of(model))
 
     def assign(self, model, averaging=None):
         """Puts weights and states back, but for those of the metrics.
@@ -138,12 +140,18 @@ class Checkpoint:
         groups = ("optimizer", "random")
         for group in groups:
             self._check_states(model, group)
+        found = _optimizer_of(model)
+        if self.optimizer not in (None, found):
+            raise ValueError(
+                "The checkpoint must be of the same optimizer. Received: a "
+                f"checkpoint of {self.optimizer}, a model with {found}."
+            )
+        if averaging is not None:
+            averaging.load_own_variables(averages)
         weights = self._group("weights")
         assign_named_weights(model, weights, "the checkpoint")
         for group in groups:
             self._assign_states(model, group)
-        if averaging is not None:
-            averaging.load_own_variables(averages)
 
     def assign_metrics(self, model):
         """Puts the sums of the epoch so far back, which `fit` has reset.
@@ -179,6 +187,7 @@ class Checkpoint:
             "epoch": self.epoch,
             "batch": self.batch,
             "history": self.history,
+            "optimizer": self.optimizer,
             "sha256": _digest(self.tensors),
         }
         metadata = {"state": json.dumps(state)}
@@ -294,6 +303,13 @@ def _states(model):
         "random": model.non_trainable_variables,  # seeds of dropout
         "metrics": model.metrics_variables,
     }
+
+
+def _optimizer_of(model):
+    """The name of the class that updates the weights."""
+    optimizer = model.optimizer
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    return type(optimizer).__name__
 
 
 def _save(tensors, path, metadata):

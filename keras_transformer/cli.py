@@ -32,6 +32,16 @@ from keras_transformer.version import __version__
 LINES_AT_ONCE = 2000
 STANDARD_INPUT = "standard input"
 
+# What a user sees a line of.
+ERRORS = (
+    ImportError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
 app = typer.Typer(
     name="keras-transformer",
     no_args_is_help=True,
@@ -69,10 +79,20 @@ def main():
     open_closed_streams()
     try:
         app()
-    except (OSError, TypeError, ValueError, RuntimeError, ImportError) as error:
-        message = " ".join(str(error).split())
-        print(f"keras-transformer: {message}", file=sys.stderr)
-        sys.exit(2)
+    except ERRORS as error:
+        _end_with(error)
+    except Exception as error:
+        # TensorFlow's are none of Python's, and say where in a graph they were.
+        tensorflow = sys.modules.get("tensorflow")
+        if not tensorflow or not isinstance(error, tensorflow.errors.OpError):
+            raise
+        _end_with(error.message.partition("\n")[0])
+
+
+def _end_with(error):
+    message = " ".join(str(error).split()) or type(error).__name__
+    print(f"keras-transformer: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 @app.callback(invoke_without_command=True)
@@ -140,6 +160,8 @@ def translate(
         )
     if output:
         check_file_to_write(output, overwrite)
+    elif overwrite:
+        refuse(["overwrite"], "`--output`", "none")
     translator = _load(folder, dtype)
     set_search(translator, search_options)
     from keras_transformer.text.lines import chunks
@@ -194,14 +216,14 @@ def evaluate(
     """  # noqa: D301
     with quiet_start():
         from keras_transformer.text import corpus_scores
-        from keras_transformer.translator import best_of
         from keras_transformer.translator import check_line_lengths
+        from keras_transformer.translator import first_of
 
     sources, references = _read_pairs(source, target)
     translator = _load(folder, dtype)
     set_search(translator, search_options)
     check_line_lengths(translator, sources, source)
-    found = best_of(translator(sources))
+    found = first_of(translator(sources))
     scores = corpus_scores(found, references, lowercase=lowercase)
     print(f"BLEU {scores.bleu:.2f}")
     print(f"chrF {scores.chrf:.2f}")
@@ -414,6 +436,8 @@ def verify(
 
     if json_file:
         check_file_to_write(json_file, overwrite)
+    elif overwrite:
+        refuse(["overwrite"], "`--json`", "none")
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")

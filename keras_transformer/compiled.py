@@ -1,19 +1,25 @@
 """Functions of a model that are compiled and kept, on every backend."""
 
+import threading
+
 import keras
 
 from keras_transformer.tensorflow_only import graph
 
+# Functions of a model that are kept: as many searches with other options.
+MOST_KEPT = 32
+
 
 class Functions:
-    """Keeps what has been compiled for a model, by keys.
+    """Keeps what was compiled for a model and used last, by keys.
 
     Not a list or dictionary of the model, which Keras would track as layers.
     """
 
     def __init__(self, model):
         self.model = model
-        self.compiled = {}
+        self.compiled = {}  # the last used is last
+        self.lock = threading.Lock()
 
     def run(self, key, function, inputs, jit_compile):
         """Runs `function(model, inputs)` on a dictionary of arrays, to arrays.
@@ -28,9 +34,14 @@ class Functions:
         # Layers that are quantised have others.
         weights = tuple(map(id, self.model.weights))
         key = (key, weights, tuple(inputs), jit_compile)
-        if key not in self.compiled:
-            self.compiled[key] = self._compiled(function, inputs, jit_compile)
-        return self.compiled[key](inputs)
+        with self.lock:
+            compiled = self.compiled.pop(key, None)
+            if compiled is None:
+                compiled = self._compiled(function, inputs, jit_compile)
+            self.compiled[key] = compiled
+            if len(self.compiled) > MOST_KEPT:
+                del self.compiled[next(iter(self.compiled))]
+        return compiled(inputs)
 
     def _compiled(self, function, inputs, jit_compile):
         backend = keras.backend.backend()

@@ -13,6 +13,7 @@ from keras import ops
 from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
+from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_length
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_padding_last
@@ -25,6 +26,9 @@ from keras_transformer.search import log_normalizer
 from keras_transformer.search import wrapped
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only import jit
+
+# Most tokens that may be asked for; there is room for all from the first step.
+MOST_LENGTH = 2**20
 
 # Functions are compiled for lengths that are a multiple of it, in tokens, and
 # not for each length.
@@ -157,9 +161,19 @@ def row_counts(most: int) -> list[int]:
 def check_limits(min_length, max_length):
     """Checks the least and the most tokens of targets."""
     check_not_negative(min_length=min_length)
+    if max_length is not None:
+        check_positive(max_length=max_length)
+    for name, length in (
+        ("min_length", min_length),
+        ("max_length", max_length),
+    ):
+        if length is not None and length > MOST_LENGTH:
+            raise ValueError(
+                f"`{name}` must be at most {MOST_LENGTH:,} tokens. Received: "
+                f"{name}={length}."
+            )
     if max_length is None:
         return
-    check_positive(max_length=max_length)
     if min_length > max_length:
         raise ValueError(
             "`min_length` must not be more than `max_length`. Received: "
@@ -168,11 +182,7 @@ def check_limits(min_length, max_length):
 
 
 def _check_search(search, vocabulary_size):
-    if not isinstance(search, Search):
-        raise TypeError(
-            "`search` must be a search, such as `GreedySearch()`. "
-            f"Received: search={search!r}."
-        )
+    check_kind("search", search, Search)
     check_ids_in_range(
         "forbidden_token_ids", search.forbidden_token_ids, vocabulary_size
     )

@@ -25,6 +25,15 @@ class Freezable:
             # Set to what it is, nothing would happen.
             self.trainable = True
             self.trainable = False
+        self._freeze()
+
+    @classmethod
+    def from_config(cls, config):
+        layer = super().from_config(config)
+        layer._freeze()  # what a subclass has made after `build`
+        return layer
+
+    def _freeze(self):
         for name, part in _parts(self):
             if name in self._to_freeze:
                 part.trainable = False

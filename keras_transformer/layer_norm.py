@@ -21,7 +21,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         training: Whether gradients will be asked for.
 
     Returns:
-        A tensor like `inputs`, computed in float32.
+        A tensor like `inputs`, computed in float32 or float64.
     """
 
     def call(self, inputs, training=False):
@@ -36,7 +36,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 def normalize(x, gamma, beta, epsilon):
-    """Normalises `(..., D)` in float32 together with its gradient.
+    """Normalises `(..., D)`, not in half precision, and gives the gradient.
 
     With `n = (x - mean(x)) / s` and `g` the gradient of `n`, that of `x` is
     `(g - mean(g) - n mean(g n)) / s`.
@@ -62,4 +62,5 @@ def normalize(x, gamma, beta, epsilon):
 
         return normalized * gamma + beta, gradient
 
-    return normalization(*(ops.cast(v, "float32") for v in (x, gamma, beta)))
+    exact = keras.backend.result_type(x.dtype, "float32")
+    return normalization(*(ops.cast(v, exact) for v in (x, gamma, beta)))

@@ -143,7 +143,9 @@ class LearnedPositionalEncoding(Layer):
         check_width("inputs", inputs_shape, self.hidden_dim)
         self.position_embeddings = self.add_weight(
             shape=(self.max_length, self.hidden_dim),
-            initializer=keras.initializers.RandomNormal(self.hidden_dim**-0.5),
+            initializer=keras.initializers.RandomNormal(
+                stddev=self.hidden_dim**-0.5
+            ),
             name="position_embeddings",
         )
         super().build(inputs_shape)
@@ -157,7 +159,8 @@ class LearnedPositionalEncoding(Layer):
         if not is_known:
             positions = ops.minimum(positions, self.max_length - 1)
         encoding = ops.take(self.position_embeddings, positions, axis=0)
-        x = ops.cast(inputs, "float32") + ops.cast(encoding, "float32")
+        exact = keras.backend.result_type(self.compute_dtype, "float32")
+        x = ops.cast(inputs, exact) + ops.cast(encoding, exact)
         return ops.cast(x, self.compute_dtype)
 
     def get_config(self):

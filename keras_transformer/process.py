@@ -60,8 +60,11 @@ def open_closed_streams():
 
 @contextlib.contextmanager
 def signals_handled(handler, *numbers):
-    """Has a handler for signals, inside."""
-    before = {number: signal.signal(number, handler) for number in numbers}
+    """Has a handler inside for signals that are not ignored, as by `nohup`."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number, old in before.items():
+        if old is not signal.SIG_IGN:
+            signal.signal(number, handler)
     try:
         yield
     finally:
@@ -70,10 +73,11 @@ def signals_handled(handler, *numbers):
 
 
 def end_by_signal(number, frame):
-    """Ends at once, and leaves no half of what is written.
+    """Ends, and leaves no half of what is written.
 
-    Not by an exception: TensorFlow, in the middle of a graph, would make an
-    error of it.
+    Once Python runs: what TensorFlow computes in C++ goes on until its end.
+    Not by an exception, of which TensorFlow, in the middle of a graph, would
+    make an error.
     """
     remove_unfinished()
     os._exit(128 + number)

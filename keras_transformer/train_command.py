@@ -218,7 +218,8 @@ def train(
     Each epoch ends with the validation loss, a sample translation, and a
     checkpoint. When training was stopped or killed, the same command, without
     --overwrite, goes on from the last checkpoint, and comes to what it would
-    have come to. More epochs go on with a training that has ended.
+    have come to. More epochs go on with a training that has ended, but not
+    with --decay.
 
     The folder holds the translator and, in "training", the settings, the
     command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
@@ -305,6 +306,7 @@ def train(
         raise typer.Exit(130) from None
     print(
         f"{run.state()} Try it with:\n"
-        f"  keras-transformer translate {output} 'A sentence.'",
+        f"  keras-transformer translate {shlex.quote(str(output))} "
+        "'A sentence.'",
         file=sys.stderr,
     )

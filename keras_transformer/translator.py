@@ -63,6 +63,7 @@ class Translator:
             texts.
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
+        search: How to search this time; by default the translator's own.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -139,12 +140,16 @@ class Translator:
         return_scores: bool = False,
         tokens_per_batch: int = TOKENS_PER_BATCH,
         jit_compile: bool | None = None,
+        search: Search | None = None,
     ):
+        # Once: another thread may set another.
+        search = self.search if search is None else search
+        check_kind("search", search, Search)
         rows = ended(self.tokenizer.encode(check_texts("texts", texts)))
         self._check_lengths(rows)
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
-        width = self.search.num_hypotheses
+        width = search.num_hypotheses
 
         def translate(batch):
             prefix_ids = None
@@ -152,7 +157,7 @@ class Translator:
                 prefix_ids = padded([prefixes[index] for index in batch])
             target_ids, *scores = self.model.generate(
                 padded([rows[index] for index in batch]),
-                search=self.search,
+                search=search,
                 min_length=min_length,
                 max_length=max_length,
                 target_prefix_ids=prefix_ids,
@@ -167,7 +172,7 @@ class Translator:
         batches = batches_by_length(
             [len(row) for row in rows],
             tokens_per_batch,
-            self.search.num_slots,
+            search.num_slots,
             max_length,
         )
         translations, scores = in_text_order(
@@ -305,13 +310,15 @@ class Translator:
     @classmethod
     def _from_description(cls, path, description):
         files = files_of(path, description)
-        model = keras.saving.deserialize_keras_object(description["model"])
+        model, search = (
+            keras.saving.deserialize_keras_object(description[name])
+            for name in ("model", "search")
+        )
         assign_weights(model, files["weights"])
         tokenizer = Tokenizer.load(files["tokenizer"])
         target_tokenizer = None
         if files["target_tokenizer"] != files["tokenizer"]:
             target_tokenizer = Tokenizer.load(files["target_tokenizer"])
-        search = keras.saving.deserialize_keras_object(description["search"])
         translator = cls(model, tokenizer, target_tokenizer, search)
         check_unchanged(path, description)
         return translator
@@ -386,8 +393,11 @@ class Translator:
                 )
 
 
-def best_of(translations) -> list[str]:
-    """The best translation of each text, whatever number the search gives."""
+def first_of(translations) -> list[str]:
+    """One translation of each text, whatever number the search gives.
+
+    The best, unless the search is `Sampling`, whose are in no order.
+    """
     return [
         found if isinstance(found, str) else found[0] for found in translations
     ]

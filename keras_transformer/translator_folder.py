@@ -113,9 +113,14 @@ def read_description(path) -> dict:
     if (
         not is_object
         or not all(key in description for key in needed)
-        or not isinstance(description["files"], dict)
+        or not all(isinstance(description[key], dict) for key in needed[1:])
+        or not all(
+            "class_name" in description[key] for key in ("model", "search")
+        )
         or not isinstance(description.get("sha256", {}), dict)
-        or not all(role in description["files"] for role in ROLES)
+        or not all(
+            isinstance(description["files"].get(role), str) for role in ROLES
+        )
     ):
         raise ValueError(
             f"{DESCRIPTION} is damaged. Received: {path!r}, which lacks one of "

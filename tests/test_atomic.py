@@ -1,13 +1,18 @@
 """Where files are written: beside their place, through links, into pipes."""
 
 import os
+import signal
 import stat
 import threading
 
 import pytest
 
+from keras_transformer import process
 from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
+from keras_transformer.atomic import remove_unfinished
+from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 
 
@@ -79,3 +84,60 @@ def test_a_file_is_replaced_only_when_asked(tmp_path):
     check_file_to_write(path, overwrite=True)
     with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
         check_file_to_write(tmp_path, overwrite=True)
+
+
+def test_a_place_for_a_file_is_checked_before_it_is_made(tmp_path):
+    (tmp_path / "file").touch()
+    for path in ("file/x", "file/y/x"):
+        with pytest.raises(NotADirectoryError, match="file' is a file, not a"):
+            check_file_to_write(tmp_path / path)
+    check_file_to_write(tmp_path / "new" / "folder" / "x")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_where_nothing_may_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="Nothing may be written in '"):
+        check_file_to_write(tmp_path / "new" / "x")
+
+
+def test_where_a_file_system_is_mounted_nothing_is_replaced(
+    tmp_path, monkeypatch
+):
+    check_replaceable(tmp_path, False, "a model", "mark")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path)
+    with pytest.raises(FileExistsError, match="mounted.*a folder in it"):
+        check_replaceable(tmp_path, True, "a model", "mark")
+
+
+def test_what_is_unfinished_can_be_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = []
+
+    def stopped(path):
+        with new_folder(tmp_path / "folder"), temporary_folder():
+            assert len(os.listdir(tmp_path)) == 3
+            remove_unfinished()
+            left.extend(os.listdir(tmp_path))
+            raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, FileNotFoundError)):
+        write_file(tmp_path / "file", stopped)
+    assert left == os.listdir(tmp_path) == []
+
+
+def test_signals_that_are_ignored_stay_so():
+    """As `nohup` leaves them, for programs to go on without a terminal."""
+    numbers = signal.SIGHUP, signal.SIGTERM
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with process.signals_handled(process.end_by_signal, *numbers):
+            inside = [signal.getsignal(number) for number in numbers]
+        after = [signal.getsignal(number) for number in numbers]
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert inside == [signal.SIG_IGN, process.end_by_signal]
+    assert after == [signal.SIG_IGN, signal.SIG_DFL]

@@ -775,6 +775,44 @@ def test_a_terminated_export_leaves_nothing(trained, tmp_path):
     assert os.listdir(tmp_path / "x") == []
 
 
+@pytest.mark.parametrize("name", ["max_length", "min_length"])
+def test_lengths_that_no_text_has(trained, name):
+    option = "--" + name.replace("_", "-")
+    result = run("translate", trained.folder, "fox", option, 3_000_000_000)
+    pattern = (
+        f"`{name}` must be at most 1,048,576 tokens. Received: {name}="
+        "3000000000."
+    )
+    assert_is_one_line(result, pattern)
+
+
+@pytest.mark.parametrize(
+    "error, line",
+    [
+        (MemoryError(), "MemoryError"),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "OOM when\n  at x"),
+            "OOM when",
+        ),
+    ],
+)
+def test_too_little_memory_is_one_line(trained, monkeypatch, error, line):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(kt.Translator, "__call__", fail)
+    assert_is_one_line(run("translate", trained.folder, "fox"), line)
+
+
+def test_overwrite_needs_what_is_written(trained):
+    result = run("translate", trained.folder, "fox", "--overwrite")
+    pattern = "`--overwrite` needs `--output`. Received: none."
+    assert_is_one_line(result, pattern)
+    result = run("verify", trained.folder, trained.folder, "--overwrite")
+    pattern = "`--overwrite` needs `--json`. Received: none."
+    assert_is_one_line(result, pattern)
+
+
 def test_evaluate_prints_scores_and_their_signature(trained):
     result = run("evaluate", trained.folder, trained.source, trained.target)
     assert (result.code, result.errors) == (0, "")

@@ -22,7 +22,7 @@ from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
-from keras_transformer.translator import best_of
+from keras_transformer.translator import first_of
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [
@@ -351,8 +351,8 @@ def test_a_translator_that_is_saved_anew_while_it_is_read(
 
 
 def test_the_best_translation_of_each_text():
-    assert best_of(["a", "b"]) == ["a", "b"]
-    assert best_of([["a", "c"], ["b", ""]]) == ["a", "b"]
+    assert first_of(["a", "b"]) == ["a", "b"]
+    assert first_of([["a", "c"], ["b", ""]]) == ["a", "b"]
 
 
 def test_the_same_in_another_dtype(translator):
@@ -442,6 +442,33 @@ def test_a_part_that_is_frozen_is_not_trained_again(translator, tmp_path):
     for again in (loaded, halved):
         weights = again.model.weights
         assert [weight.trainable for weight in weights] == expected
+
+
+def test_a_call_may_have_a_search_of_its_own(translator, monkeypatch):
+    texts = ["the cat sees the dog", "fox", ""]
+    search = kt.BeamSearch(3, num_hypotheses=2)
+    own = translator(texts)
+    generate = translator.model.generate
+
+    def generate_while_another_sets(*arguments, **options):
+        translator.search = kt.Sampling(num_hypotheses=5)
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(
+        translator.model, "generate", generate_while_another_sets
+    )
+    before = translator.search
+    try:
+        found = translator(texts, search=search, tokens_per_batch=1)
+        translator.search = before
+        assert translator(texts, tokens_per_batch=1) == own
+        translator.search = search
+        assert translator(texts) == found
+    finally:
+        translator.search = before
+    assert [len(hypotheses) for hypotheses in found] == [2, 2, 2]
+    with pytest.raises(TypeError, match="`search` must be a Search"):
+        translator(texts, search="beam")
 
 
 def test_the_search_that_is_set_is_one(translator):
@@ -843,6 +870,9 @@ def test_folder_that_holds_no_translator(tmp_path):
         '{"format": 1}',
         '{"format": 1, "files": {}}',
         '{"format": 1, "files": {}, "model": {}, "search": {}}',
+        '{"format": 1, "files": {"weights": 1, "tokenizer": 1,'
+        ' "target_tokenizer": 1}, "model": {"class_name": "Transformer"},'
+        ' "search": {"class_name": "GreedySearch"}}',
         b"\xff\xfe{\x00}\x00",
     ],
 )
@@ -850,6 +880,13 @@ def test_damaged_description(saved, text):
     content = text if isinstance(text, bytes) else text.encode()
     (saved / "translator.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"translator\.json|must be of format"):
+        kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize("changes", [{"model": {}}, {"search": None}])
+def test_description_without_a_part(saved, changes):
+    edit_description(saved, **changes)
+    with pytest.raises(ValueError, match="translator.json is damaged.*en-de"):
         kt.Translator.load(saved)
 
 

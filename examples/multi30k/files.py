@@ -27,7 +27,7 @@ def begin(options, settings):
     named = ("case", "recipe", "seed", "dtype")
     begun = {name: vars(options)[name] for name in named}
     for name in ("train", "validation"):
-        begun[name] = {str(path): digest(path) for path in vars(options)[name]}
+        begun[name] = [digest(path) for path in vars(options)[name]]
     text = as_json({**begun, **settings})
     if not path.exists():
         write(path, text)

@@ -67,7 +67,8 @@ def fit(model, make_batches, validation, options):
         optimizer=recipe.optimizer(len(batches)),
         loss=kt.LabelSmoothedCrossentropy(LABEL_SMOOTHING),
         weighted_metrics=[kt.Perplexity()],
-        jit_compile=False,  # batches have too many shapes to compile each
+        # Batches have too many shapes for XLA, without which JAX is slower.
+        jit_compile=keras.config.backend() == "jax",
     )
     averaging = kt.WeightAveraging(last=recipe.averaged_epochs)
     start.assign(model, averaging)
@@ -175,6 +176,7 @@ def run(options):
         raise FileExistsError(f"{report} exists already; name another folder.")
     for paths in (options.train, options.validation, options.test):
         files.read_pairs(paths)  # found wrong now, rather than after training
+    keras.dtype_policies.get(options.dtype)
     options.output.mkdir(parents=True, exist_ok=True)
     settings = {name: globals()[name] for name in SETTINGS}
     settings |= dataclasses.asdict(RECIPES[options.recipe])

@@ -67,7 +67,7 @@ def make_model(tokenizer, **overrides):
             ema_momentum=AVERAGE_DECAY,
         ),
         loss=kt.LabelSmoothedCrossentropy(0.1),
-        jit_compile=False,
+        jit_compile=keras.config.backend() == "jax",
     )
     return model
 

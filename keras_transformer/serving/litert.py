@@ -2,7 +2,6 @@
 
 import contextlib
 import struct
-import tempfile
 
 import keras
 import numpy as np
@@ -11,6 +10,7 @@ from keras import ops
 from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.decoding import Decode
@@ -220,7 +220,7 @@ def _traceable(weights, function, *specs):
 def _converted(weights, signatures, quantization):
     module = tf.Module()
     module.variables_to_hold = weights.variables
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
             folder, signature_keys=list(signatures)

@@ -5,6 +5,7 @@ A SavedModel is run with tensorflow and tensorflow_text alone, a LiteRT file
 with `LiteRTTranslator`, which imports neither tensorflow nor Keras.
 """
 
+import contextlib
 import json
 import pathlib
 import resource
@@ -27,10 +28,9 @@ def run_saved_model(path):
         translate = loaded.signatures["serving_default"]
 
         def run(lines):
-            # What is loaded must live as long as its signatures.
-            assert loaded is not None
             return _strings(translate(text=tf.constant(lines, tf.string)))
 
+        run.loaded = loaded  # it must live as long as its signatures
         return run
 
     return load
@@ -40,6 +40,8 @@ def run_litert(path):
     """Gives a function that loads it and gives one of strings to strings."""
     from keras_transformer import LiteRTTranslator
 
+    with contextlib.suppress(ImportError):  # which loading explains
+        from ai_edge_litert import interpreter  # noqa: F401
     return lambda: LiteRTTranslator(path)
 
 

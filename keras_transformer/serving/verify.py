@@ -1,6 +1,7 @@
 """Whether an export says what the translator says, and what it costs."""
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -126,7 +127,8 @@ def verify_export(
     differ then. So the translator's model judges the export's output. A line
     is beyond tolerance if the model thinks less probable, by more than
     `tolerance` nats, both the first token that differs, given the same ones
-    before, and the whole output per token. What a search forbids it does not
+    before, and the whole output per token; of several hypotheses, the one that
+    differs most counts. What a search forbids it does not
     judge: an export that chose a more probable token is within tolerance.
 
     Args:
@@ -169,11 +171,17 @@ def verify_export(
             f"{_num_hypotheses(found)} hypotheses for each line from {path!r}, "
             f"{_num_hypotheses(expected)} from the translator."
         )
-    pairs = [
-        _first_unequal(*pair) for pair in zip(expected, found, strict=True)
+    unequal = [
+        (index, pair)
+        for index, outputs in enumerate(zip(expected, found, strict=True))
+        for pair in _unequal(*outputs)
     ]
-    places = [index for index, pair in enumerate(pairs) if pair]
-    differences = _differences(translator, lines, places, pairs)
+    differences = [
+        max(of_a_line, key=lambda x: x.severity)
+        for _, of_a_line in itertools.groupby(
+            _differences(translator, lines, unequal), key=lambda x: x.line
+        )
+    ]
     return ExportReport(
         path=path,
         format=kind,
@@ -241,30 +249,24 @@ def _num_hypotheses(outputs):
     return 1 if isinstance(outputs[0], str) else len(outputs[0])
 
 
-def _first_unequal(expected, found):
-    """The first hypothesis that differs, as a pair, or `None`."""
+def _unequal(expected, found):
+    """The hypotheses of a line that differ, in pairs."""
     if isinstance(expected, str):
         expected, found = [expected], [found]
-    return next(
-        (
-            pair
-            for pair in zip(expected, found, strict=True)
-            if len({*pair}) > 1
-        ),
-        None,
-    )
+    pairs = zip(expected, found, strict=True)
+    return [pair for pair in pairs if len({*pair}) > 1]
 
 
-def _differences(translator, lines, places, pairs):
+def _differences(translator, lines, unequal):
     """Says of each pair of outputs how probable the model thinks it."""
-    sources = [lines[index] for index in places]
+    sources = [lines[index] for index, _ in unequal]
     sides = [
-        _scored(translator, sources, [pairs[index][side] for index in places])
+        _scored(translator, sources, [pair[side] for _, pair in unequal])
         for side in (0, 1)
     ]
     return [
-        _difference(index + 1, lines[index], pairs[index], expected, found)
-        for index, expected, found in zip(places, *sides, strict=True)
+        _difference(index + 1, lines[index], pair, expected, found)
+        for (index, pair), expected, found in zip(unequal, *sides, strict=True)
     ]
 
 

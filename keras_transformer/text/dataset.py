@@ -9,6 +9,7 @@ import rich.console
 import tensorflow as tf
 from rich.progress import track
 
+from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_positive
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -107,7 +108,11 @@ def read_corpus(
 ) -> "Corpus":
     """Splits sentence pairs into ids; arguments of `translation_dataset`."""
     check_budget(tokens_per_batch, max_length)
-    tokenizers = _tokenizers(tokenizer, target_tokenizer)
+    tokenizers = tokenizer, target_tokenizer or tokenizer
+    for name, value in zip(
+        ("tokenizer", "target_tokenizer"), tokenizers, strict=True
+    ):
+        check_kind(name, value, Tokenizer)
     pairs, name = _string_pairs(source, target)
     corpus = _read(pairs, tokenizers, tokens_per_batch, max_length, verbose)
     if verbose:
@@ -257,19 +262,6 @@ def _without_autotuning():
     options = tf.data.Options()
     options.autotune.enabled = False
     return options
-
-
-def _tokenizers(tokenizer, target_tokenizer):
-    for name, value in (
-        ("tokenizer", tokenizer),
-        ("target_tokenizer", target_tokenizer or tokenizer),
-    ):
-        if not isinstance(value, Tokenizer):
-            raise TypeError(
-                f"`{name}` must be a Tokenizer. Received: {name} of type "
-                f"{type(value).__name__}."
-            )
-    return tokenizer, target_tokenizer or tokenizer
 
 
 def _string_pairs(source, target):

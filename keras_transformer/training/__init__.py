@@ -7,6 +7,9 @@ from keras_transformer.training.averaging import (
 from keras_transformer.training.loss import (
     LabelSmoothedCrossentropy as LabelSmoothedCrossentropy,
 )
+from keras_transformer.training.loss_scale import (
+    LossScaleOptimizer as LossScaleOptimizer,
+)
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
 from keras_transformer.training.schedule import WarmupSchedule as WarmupSchedule

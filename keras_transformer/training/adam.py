@@ -31,7 +31,9 @@ class Adam(keras.optimizers.Adam):
       adds up the squares.
     - On several devices of a `tf.distribute` strategy it clips the sum of
       their gradients, and accumulates that, and so comes to what one device
-      does. Keras clips those of each device, and cannot accumulate them.
+      does. Keras clips those of each device, and cannot accumulate them. With
+      `mixed_float16` wrap it in
+      `keras_transformer.training.LossScaleOptimizer`.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.

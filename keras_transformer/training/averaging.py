@@ -27,7 +27,8 @@ class WeightAveraging(keras.callbacks.Callback):
     Only trainable weights are averaged. They are in the model while it is
     validated, in `on_epoch_end` of the callbacks that come after this one
     (`ModelCheckpoint` saves them), and when `fit` has ended; before the first
-    sample the model keeps its own. Put this callback first.
+    sample the model keeps its own. Put this callback first, in a list: one
+    that is alone Keras would run beside training, on JAX.
 
     Where an exception ends `fit` during validation, the averages stay in the
     model; `restore()` puts the weights back, as a further `fit` with the same
@@ -115,7 +116,9 @@ class WeightAveraging(keras.callbacks.Callback):
         if self.decay is not None:
             return [ops.convert_to_numpy(mean) for mean in self._mean]
         return [
-            np.mean(samples, axis=0, dtype="float64").astype("float32")
+            np.mean(samples, axis=0, dtype="float64").astype(
+                np.result_type(samples[0], "float32")
+            )
             for samples in zip(*self._samples, strict=True)
         ]
 
@@ -124,6 +127,7 @@ class WeightAveraging(keras.callbacks.Callback):
 
         The weights themselves are the model's to save, when `restored()`.
         """
+        store["last"] = np.asarray(self.last or 0)
         store["num_samples"] = np.asarray(self._num_samples)
         store["num_batches"] = np.asarray(self._num_batches)
         samples = self._samples
@@ -147,7 +151,9 @@ class WeightAveraging(keras.callbacks.Callback):
                 samples.setdefault(age, {})[index] = np.asarray(array)
         num_samples = int(store["num_samples"])
         expected = 1 if self.decay is not None else self.last
-        if len(samples) != min(num_samples, expected):
+        last = self.last or 0
+        is_same = int(store.get("last", last)) == last  # not in older ones
+        if not is_same or len(samples) != min(num_samples, expected):
             raise ValueError(
                 "The averages must be those of the same `last` or `decay`. "
                 f"Received: {len(samples)} arrays a weight after "
@@ -241,7 +247,10 @@ class WeightAveraging(keras.callbacks.Callback):
         # The share that makes the mean of `n` samples of that of `n - 1`.
         share = (1 - self.decay) / (1 - self.decay**self._num_samples)
         weights = [
-            ops.cast(variable, "float32")
+            ops.cast(
+                variable,
+                keras.backend.result_type(variable.dtype, "float32"),
+            )
             for variable in self.model.trainable_variables
         ]
         if self._mean is None:

@@ -12,7 +12,7 @@ import keras
 from keras_transformer.atomic import write_file
 from keras_transformer.event_log import EventLog
 from keras_transformer.training_run.curves import draw_curves
-from keras_transformer.translator import best_of
+from keras_transformer.translator import first_of
 from keras_transformer.weights import check_finite
 from keras_transformer.weights import named_weights
 
@@ -62,6 +62,8 @@ class Interrupt:
             if not self.shared:
                 numbers.append(signal.SIGTERM)
             for number in numbers:
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # as by `nohup`, or in the background
                 self.handlers[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -113,7 +115,7 @@ class Report(keras.callbacks.Callback):
         if is_chief:
             self._write_logs(epoch, values)
         if self.sample:
-            translation = best_of(self.run.translator([self.sample]))[0]
+            translation = first_of(self.run.translator([self.sample]))[0]
             if is_chief:
                 print(f"\n  {self.sample}\n  -> {translation}", flush=True)
 

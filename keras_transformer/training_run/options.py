@@ -166,6 +166,11 @@ class TrainingOptions:
             )
         check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
         check_choice((None, "cosine"), decay=self.decay)
+        if self.monitor == "val_bleu" and not (self.patience or self.keep_best):
+            raise ValueError(
+                "`monitor` needs `patience` or `keep_best`, which go by it. "
+                "Received: monitor=val_bleu, and neither."
+            )
         if self.learning_rate is not None:
             check_positive_number(learning_rate=self.learning_rate)
         if self.clip_norm:

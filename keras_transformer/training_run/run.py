@@ -21,6 +21,7 @@ from keras_transformer.text.lines import lines_of
 from keras_transformer.text.lines import read_lines
 from keras_transformer.training import Adam
 from keras_transformer.training import LabelSmoothedCrossentropy
+from keras_transformer.training import LossScaleOptimizer
 from keras_transformer.training import Perplexity
 from keras_transformer.training import WarmupSchedule
 from keras_transformer.training import WeightAveraging
@@ -322,14 +323,17 @@ class TrainingRun(TrainingOptions):
             model = start.make_model(**overrides)
             if self.start_from:
                 self._assign_start(model)
-            model.compile(
-                optimizer=Adam(
-                    self._schedule(model.hidden_dim),
-                    global_clipnorm=self.clip_norm or None,
-                    gradient_accumulation_steps=(
-                        self.accumulate if self.accumulate > 1 else None
-                    ),
+            optimizer = Adam(
+                self._schedule(model.hidden_dim),
+                global_clipnorm=self.clip_norm or None,
+                gradient_accumulation_steps=(
+                    self.accumulate if self.accumulate > 1 else None
                 ),
+            )
+            if self.dtype == "mixed_float16":
+                optimizer = LossScaleOptimizer(optimizer)
+            model.compile(
+                optimizer=optimizer,
                 loss=self.loss,
                 weighted_metrics=[Perplexity()],
                 jit_compile=keras.backend.backend() == "jax",

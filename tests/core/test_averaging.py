@@ -272,6 +272,39 @@ class Interrupt(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+def test_one_sample_of_another_kind_is_refused():
+    averaging = kt.WeightAveraging(last=5)
+    averaging.set_model(make_model())
+    averaging.on_train_begin()
+    averaging.on_epoch_end(0)
+    store = {}
+    averaging.save_own_variables(store)
+    for other in ({"decay": 0.9}, {"last": 4}):
+        with pytest.raises(ValueError, match="of the same `last` or `decay`"):
+            kt.WeightAveraging(**other).load_own_variables(store)
+    kt.WeightAveraging(last=5).load_own_variables(store)
+    del store["last"]  # as in older checkpoints
+    kt.WeightAveraging(last=5).load_own_variables(store)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax",
+    reason="JAX has no float64 unless it is told to",
+)
+@pytest.mark.parametrize("arguments", [{"last": 2}, {"decay": 0.5}])
+def test_averages_of_double_precision_keep_it(arguments):
+    value = 1 + 2.0**-40
+    dense = keras.layers.Dense(1, dtype="float64")
+    model = keras.Sequential([keras.Input((1,)), dense])
+    model.set_weights([np.full((1, 1), value), np.full(1, value)])
+    averaging = kt.WeightAveraging(**arguments)
+    averaging.set_model(model)
+    averaging.on_train_begin()
+    averaging._sample()
+    for mean in averaging.averages():
+        np.testing.assert_array_equal(mean, value)
+
+
 def test_an_interrupted_validation_leaves_no_averages_in_training():
     watch, averaging = Watch(), kt.WeightAveraging(decay=0.9)
     model = make_model()

@@ -3,7 +3,9 @@
 import doctest
 import errno
 import importlib
+import os
 import resource
+import stat
 import subprocess
 import sys
 
@@ -172,10 +174,6 @@ def test_weights_must_have_names_of_their_own():
         kt.Checkpoint.of(model, 1)
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "jax",
-    reason="Keras 3.15 loses the state of metrics there, whoever reads a model",
-)
 def test_a_checkpoint_within_an_epoch_has_the_weights_of_then():
     model = make_model()
     saved = {}
@@ -186,10 +184,42 @@ def test_a_checkpoint_within_an_epoch_has_the_weights_of_then():
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=save)
     model.fit(
-        X, X[:, :2], batch_size=2, shuffle=False, verbose=0, callbacks=callback
+        X,
+        X[:, :2],
+        batch_size=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[callback],
     )
     assert np.abs(saved[0] - saved[1]).max() > 1e-5
     np.testing.assert_array_equal(saved[2], model.get_weights()[-2])
+
+
+def test_another_optimizer_is_refused(tmp_path):
+    """Though it has as many states, of the same shapes."""
+    model = make_model()
+    kt.Checkpoint.of(model, 1).write(tmp_path)
+    other = make_model()
+    other.compile(keras.optimizers.Adamax(), "mse", **COMPILE)
+    before = other.get_weights()
+    checkpoint = kt.Checkpoint.newest(tmp_path)
+    message = (
+        f"same optimizer. Received: a checkpoint of {checkpoint.optimizer}"
+    )
+    with pytest.raises(ValueError, match=f"{message}, a model with Adamax"):
+        checkpoint.assign(other)
+    for weight, expected in zip(other.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+
+
+def test_checkpoints_are_readable_as_any_file(tmp_path):
+    mask = os.umask(0o022)
+    try:
+        kt.Checkpoint.of(make_model(), 1).write(tmp_path)
+    finally:
+        os.umask(mask)
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 def test_a_later_checkpoint_is_not_passed_over(tmp_path):

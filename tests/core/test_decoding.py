@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer import compiled as compiled_module
 
 from .compiled import COMPILE
 from .copying import END
@@ -586,3 +587,18 @@ def test_callback_generates_in_the_middle_of_an_epoch():
     np.testing.assert_allclose(
         scores[-1], model.score(SOURCE_IDS, SOURCE_IDS)[1].sum(), rtol=1e-6
     )
+
+
+def test_searches_used_last_are_kept(copying_model, monkeypatch):
+    monkeypatch.setattr(compiled_module, "MOST_KEPT", 2)
+    model = kt.Transformer.from_config(copying_model.get_config())
+    source_ids = np.array([[4, 5, 3]])
+    searches = [kt.BeamSearch(2, alpha) for alpha in (0.1, 0.2, 0.3)]
+    kept = []
+    for number in (0, 1, 0, 2, 0):
+        model.generate(source_ids, searches[number], max_length=2)
+        kept.append([*model._functions.compiled.values()])
+    first, second, *_ = kept[1]
+    assert kept[2] == [second, first]
+    assert kept[3][0] == first and second not in kept[3]
+    assert kept[4] == kept[3][::-1]

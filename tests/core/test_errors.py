@@ -463,7 +463,7 @@ def test_embedded_ids_must_be_integers():
 
 
 def test_search_must_be_a_search():
-    with raises(TypeError, "`search` must be a search, such as `GreedySearch"):
+    with raises(TypeError, "`search` must be a Search. Received: search of ty"):
         make_model().generate(IDS["source_ids"], search="greedy")
 
 

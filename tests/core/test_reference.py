@@ -215,6 +215,20 @@ def test_learned_positional_encoding():
     np.testing.assert_allclose(past_the_end[:, -1], inputs[:, -1] + vectors[-1])
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        kt.TokenEmbedding(vocabulary_size=500, hidden_dim=100),
+        kt.LearnedPositionalEncoding(max_length=500, hidden_dim=100),
+    ],
+)
+def test_vectors_begin_with_a_length_of_one(layer):
+    layer.build((None, None, 100))
+    (vectors,) = layer.get_weights()
+    np.testing.assert_allclose(vectors.mean(), 0, atol=0.003)
+    np.testing.assert_allclose(vectors.std(), 0.1, rtol=0.02)
+
+
 def test_token_embedding_and_its_reverse():
     layer = kt.TokenEmbedding(vocabulary_size=V, hidden_dim=D)
     ids = np.random.default_rng(5).integers(0, V, (B, T))

@@ -101,7 +101,7 @@ class WithAdapter(kt.Transformer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.adapter = keras.layers.Dense(self.vocabulary_size)
+        self.adapter = keras.layers.Dense(self.vocabulary_size, name="adapter")
         self.adapter.build((None, None, self.vocabulary_size))
 
     def call(self, inputs, training=None):
@@ -119,6 +119,9 @@ def test_a_subclass_may_add_layers(tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again(inputs), expected, rtol=1e-5)
+    model.adapter.trainable = False
+    again = WithAdapter.from_config(model.get_config())
+    assert not again.adapter.trainable and again.encoder.trainable
 
 
 @pytest.fixture

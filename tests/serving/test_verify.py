@@ -183,6 +183,31 @@ def test_every_hypothesis_is_compared(small, monkeypatch):
     assert report.first_difference.found == "Katze sieht"
 
 
+def test_every_hypothesis_is_judged(small, make_small, monkeypatch):
+    translator = kt.Translator(
+        small.translator.model,
+        small.translator.tokenizer,
+        search=kt.BeamSearch(3, num_hypotheses=2),
+    )
+    found = translator(LINES)
+
+    def report(*hypotheses):
+        pretend(monkeypatch, [*found[:2], [*hypotheses], *found[3:]])
+        return kt.verify_export(translator, small.saved_model, LINES)
+
+    first, second = found[2]
+    words = ["Katze", "Hund", "sieht", "Fuchs Fuchs", "die Hund"]
+    worst = max(
+        words, key=lambda text: report(first, text).worst_difference.severity
+    )
+    assert report(first, worst).beyond_tolerance == 1
+    same_tokens = f"{first} "
+    assert report(same_tokens, second).beyond_tolerance == 0
+    both = report(same_tokens, worst)
+    assert (both.identical, both.beyond_tolerance) == (4, 1)
+    assert both.first_difference.found == worst
+
+
 def test_text_too_long_for_the_model_is_a_fault(small, make_small, monkeypatch):
     translator = make_small(positional_encoding="learned", max_length=32)
     found = translator(LINES[:3])
