@@ -109,24 +109,26 @@ def read_description(path) -> dict:
             f"format {description['format']!r}. Was it saved by a newer "
             "keras-transformer?"
         )
-    needed = ("format", "model", "search", "files")
-    if (
-        not is_object
-        or not all(key in description for key in needed)
-        or not all(isinstance(description[key], dict) for key in needed[1:])
-        or not all(
-            "class_name" in description[key] for key in ("model", "search")
-        )
-        or not isinstance(description.get("sha256", {}), dict)
-        or not all(
-            isinstance(description["files"].get(role), str) for role in ROLES
-        )
-    ):
+    if not _is_complete(description):
+        needed = ("format", "model", "search", "files", *ROLES)
         raise ValueError(
             f"{DESCRIPTION} is damaged. Received: {path!r}, which lacks one of "
-            f"{', '.join((*needed, *ROLES))}."
+            f"{', '.join(needed)}."
         )
     return description
+
+
+def _is_complete(description) -> bool:
+    """Whether all that is read of a description is there."""
+    try:
+        parts = [
+            description[name]["class_name"] for name in ("model", "search")
+        ]
+        parts += [description["files"][role] for role in ROLES]
+        parts += description.get("sha256", {}).values()
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return "format" in description and all(isinstance(x, str) for x in parts)
 
 
 def files_of(path, description) -> dict[str, str]:
