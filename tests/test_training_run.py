@@ -22,7 +22,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer import bleu_callback
 from keras_transformer import transformer
-from keras_transformer import translator as translator_module
+from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.training_run import TrainingRun
 from keras_transformer.training_run import callbacks
@@ -512,7 +512,7 @@ def test_full_disk_at_the_start_changes_nothing(copied, text, monkeypatch):
     settings = {**OF_ITS_OWN, "start_from": os.fspath(start)}
     message = "Nothing was changed .* Make room; then start the same command"
     with monkeypatch.context() as patch:
-        patch.setattr(translator_module, "write_file", full)
+        patch.setattr(translator_folder, "write_file", full)
         with pytest.raises(OSError, match=message):
             train(copied, text, settings, overwrite=True)
     assert checkpoints(copied) == before
