@@ -711,14 +711,14 @@ def others_vocabulary(text, tmp_path):
     return os.fspath(tmp_path / "other.model")
 
 
-def goes_on_with_the_same_vocabularies(folder, text, settings):
-    """Trains an epoch and, after what it was given is gone, another."""
+def goes_on_with_the_same_vocabularies(folder, text, settings, epochs=1):
+    """Trains an epoch; goes on to `epochs` after what it was given is gone."""
     translator = train(folder, text, {**settings, "epochs": 1}).translator
     for path in (settings.get("tokenizer"), settings.get("target_tokenizer")):
         if path:
             os.remove(path)
-    again = train(folder, text, {**settings, "epochs": 2}).translator
-    assert len(losses(folder)) == 2
+    again = train(folder, text, {**settings, "epochs": epochs}).translator
+    assert len(losses(folder)) == epochs
     found = kt.Translator.load(folder)
     for other in (again, found):
         assert other.tokenizer.model == translator.tokenizer.model
@@ -766,7 +766,7 @@ def test_vocabularies_of_both_sides_are_taken_from_files(
         "target_tokenizer": os.fspath(path),
     }
     translator = goes_on_with_the_same_vocabularies(
-        tmp_path / "run", text, settings
+        tmp_path / "run", text, settings, epochs=2
     )
     assert translator.tokenizer.vocabulary_size == 51  # with padding
     assert translator.target_tokenizer.model == target.model

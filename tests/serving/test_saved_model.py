@@ -104,11 +104,6 @@ def tokenizer(lines, **options):
 def make_tokenizers(kind):
     if kind == "shared unigram":
         return [tokenizer(ENGLISH + GERMAN, vocabulary_size=32)]
-    if kind == "two unigram":
-        return [
-            tokenizer(ENGLISH, vocabulary_size=20),
-            tokenizer(GERMAN, vocabulary_size=22),
-        ]
     return [
         tokenizer(ENGLISH, vocabulary_size=27, model_type="bpe"),
         tokenizer(
@@ -117,7 +112,7 @@ def make_tokenizers(kind):
     ]
 
 
-KINDS = ["shared unigram", "two unigram", "two bpe"]
+KINDS = ["shared unigram", "two bpe"]
 
 
 def make_translator(kind):
@@ -284,7 +279,7 @@ def test_a_call_of_any_size_is_decoded_in_batches(exported):
 
 @pytest.mark.slow
 def test_several_hypotheses_are_exported(exported, tmp_path):
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["two bpe"]
     translator = kt.Translator(
         translator.model,
         translator.tokenizer,
@@ -474,7 +469,7 @@ except RuntimeError as error:
 @pytest.mark.slow
 def test_jax_reads_the_same_folder_and_refuses_to_export(exported, tmp_path):
     pytest.importorskip("jax")
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["two bpe"]
     translator.save(tmp_path / "en-de")
     texts = ["the cat sees the dog", ""]
     process = subprocess.run(
@@ -497,7 +492,7 @@ def test_jax_reads_the_same_folder_and_refuses_to_export(exported, tmp_path):
 def test_other_backend_is_refused_before_anything_is_written(
     exported, tmp_path, monkeypatch
 ):
-    translator, _ = exported["two unigram"]
+    translator, _ = exported["two bpe"]
     backend = types.SimpleNamespace(backend=lambda: "torch")
     monkeypatch.setattr(keras, "backend", backend)
     with pytest.raises(RuntimeError, match="TensorFlow backend only.*'torch'"):
