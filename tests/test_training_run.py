@@ -444,7 +444,7 @@ def test_learning_rate_falls_to_zero_with_the_last_epoch(tmp_path, text):
     peak = (SMALL["hidden_dim"] * 2) ** -0.5  # of equation 3
     np.testing.assert_allclose(
         [rates[0], rates[1], rates[2], rates[-1]],
-        [0, peak / 2, peak, 0],
+        [peak / 2, peak / 2, peak, 0],
         atol=1e-9,
         rtol=1e-6,
     )

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import keras
-
 import keras_transformer as kt
 
 
@@ -50,18 +48,15 @@ class Recipe:
         )
 
     def _schedule(self, num_batches):
-        if not self.falls_to_zero:
-            return kt.WarmupSchedule(
-                peak_learning_rate=self.peak_learning_rate,
-                warmup_steps=self.warmup_steps,
-            )
-        batches = self.num_epochs(num_batches) * num_batches
-        updates = batches // self.batches_per_update
-        return keras.optimizers.schedules.CosineDecay(
-            initial_learning_rate=0.0,
-            warmup_target=self.peak_learning_rate,
+        total_steps = None
+        if self.falls_to_zero:
+            batches = self.num_epochs(num_batches) * num_batches
+            updates = batches // self.batches_per_update
+            total_steps = max(updates, self.warmup_steps + 1)
+        return kt.WarmupSchedule(
+            peak_learning_rate=self.peak_learning_rate,
             warmup_steps=self.warmup_steps,
-            decay_steps=max(updates - self.warmup_steps, 1),
+            total_steps=total_steps,
         )
 
 

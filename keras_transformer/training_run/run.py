@@ -345,19 +345,15 @@ class TrainingRun(TrainingOptions):
 
     def _schedule(self, hidden_dim):
         """The learning rate of equation 3, or one that falls to 0."""
-        by_equation = self.learning_rate is None
-        schedule = WarmupSchedule(
-            hidden_dim=hidden_dim if by_equation else None,
+        total_steps = None
+        if self.decay == "cosine":
+            # A training too short to warm up says so, and goes on.
+            total_steps = max(self._num_updates(), self.warmup_steps + 1)
+        return WarmupSchedule(
+            hidden_dim=hidden_dim if self.learning_rate is None else None,
             warmup_steps=self.warmup_steps,
             peak_learning_rate=self.learning_rate,
-        )
-        if self.decay is None:
-            return schedule
-        return keras.optimizers.schedules.CosineDecay(
-            initial_learning_rate=0.0,
-            warmup_target=float(schedule(self.warmup_steps)),
-            warmup_steps=self.warmup_steps,
-            decay_steps=max(self._num_updates() - self.warmup_steps, 1),
+            total_steps=total_steps,
         )
 
     def _num_updates(self):

@@ -630,6 +630,18 @@ def test_sizes_of_the_schedule_must_be_positive(name):
         kt.WarmupSchedule(**{"hidden_dim": D, name: "many"})
 
 
+@pytest.mark.parametrize("total_steps", [1, 7])
+def test_learning_rates_fall_after_they_rise(total_steps):
+    message = (
+        "`total_steps` must be above `warmup_steps`. Received: "
+        f"total_steps={total_steps}, warmup_steps=7."
+    )
+    with raises(ValueError, message):
+        kt.WarmupSchedule(D, warmup_steps=7, total_steps=total_steps)
+    with raises(TypeError, "`total_steps` must be an integer. Received: "):
+        kt.WarmupSchedule(D, warmup_steps=7, total_steps=9.5)
+
+
 def test_files_must_exist(tmp_path):
     path = tmp_path / "nothing.txt"
     with raises(FileNotFoundError, f"No such file: '{path}'."):

@@ -81,6 +81,19 @@ def test_peak_form_is_the_curve_of_the_paper():
         np.testing.assert_allclose(paper(step), peak(step), rtol=1e-5)
 
 
+def test_schedule_falls_to_zero_along_a_cosine():
+    schedule = kt.WarmupSchedule(
+        warmup_steps=4, peak_learning_rate=0.05, scale=2.0, total_steps=12
+    )
+    rates = [float(schedule(step)) for step in (1, 2, 4, 6, 8, 10, 12, 99)]
+    shares = [1 / 4, 1 / 2, 1, (2 + 2**0.5) / 4, 1 / 2, (2 - 2**0.5) / 4, 0, 0]
+    np.testing.assert_allclose(rates, np.multiply(0.1, shares), atol=1e-8)
+    paper = kt.WarmupSchedule(hidden_dim=D, warmup_steps=4)
+    other = kt.WarmupSchedule(hidden_dim=D, warmup_steps=4, total_steps=12)
+    for step in (0, 1, 3, 4):
+        assert float(other(step)) == float(paper(step))
+
+
 def test_step_0_counts_as_step_1():
     schedule = kt.WarmupSchedule(hidden_dim=D)
     assert float(schedule(0)) == float(schedule(1)) > 0
@@ -92,8 +105,9 @@ def test_step_0_counts_as_step_1():
     [
         {"hidden_dim": D, "warmup_steps": 7, "scale": 2.0},
         {"peak_learning_rate": 0.05, "warmup_steps": 7, "scale": 2.0},
+        {"hidden_dim": D, "warmup_steps": 3, "total_steps": 9},
     ],
-    ids=["paper", "peak"],
+    ids=["paper", "peak", "cosine"],
 )
 def test_schedule_can_be_saved(arguments):
     schedule = kt.WarmupSchedule(**arguments)
