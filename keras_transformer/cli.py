@@ -238,6 +238,7 @@ def score(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Say it of each token as well.")
     ] = False,
+    dtype: Dtype = None,
 ):
     """Say how probable given translations are, a line a sentence.
 
@@ -249,7 +250,7 @@ def score(
       keras-transformer score runs/en-de test.en test.de > scores.txt
     """  # noqa: D301
     sources, translations = _read_pairs(source, target)
-    translator = _load(folder)
+    translator = _load(folder, dtype)
     from keras_transformer.translator import check_line_lengths
 
     tokenizer = translator.target_tokenizer

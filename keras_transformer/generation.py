@@ -116,6 +116,14 @@ def score(model, source_ids, target_ids, jit_compile):
         _filled_up(inputs, jit_compile, model.max_length),
         jit_compile,
     )[:rows, :length]
+    sources, targets = (
+        np.sum(ids != PAD_TOKEN_ID, axis=1) for ids in inputs.values()
+    )
+    # What `generate` says of a source without tokens: its target has none.
+    for row in np.flatnonzero(sources == 0):
+        target = inputs["target_ids"][row, : targets[row]]
+        is_empty = [*target] in ([], [model.end_token_id])
+        token_scores[row, : len(target)] = 0.0 if is_empty else -np.inf
     token_scores = _widened(token_scores, given_length)
     return token_scores, np.sum(token_scores, axis=1)
 
@@ -198,12 +206,7 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
             f"Received: {len(prefix_ids)} and {len(source_ids)}."
         )
     check_padding_last("target_prefix_ids", prefix_ids)
-    starts = np.any(prefix_ids == model.start_token_id, axis=1)
-    for row in np.flatnonzero(starts):
-        raise ValueError(
-            "`target_prefix_ids` must be without the start token, which the "
-            f"model adds. Received: row {row} with id {model.start_token_id}."
-        )
+    _check_without_start(model, "target_prefix_ids", prefix_ids)
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
     check_prefix_lengths(
@@ -227,7 +230,17 @@ def _checked_pairs(model, source_ids, target_ids):
         check_padding_last(name, ids)
         pairs[name] = _cut(ids)
         check_length(name, pairs[name], model.max_length)
+    _check_without_start(model, "target_ids", target_ids)
     return pairs
+
+
+def _check_without_start(model, name, ids):
+    starts = np.any(ids == model.start_token_id, axis=1)
+    for row in np.flatnonzero(starts):
+        raise ValueError(
+            f"`{name}` must be without the start token, which the model adds. "
+            f"Received: row {row} with id {model.start_token_id}."
+        )
 
 
 def _cut(ids):

@@ -69,7 +69,10 @@ def graph(function, inputs):
 
     def run(inputs):
         tensors = {name: tf.constant(x) for name, x in inputs.items()}
-        return keras.tree.map_structure(lambda x: x.numpy(), traced(tensors))
+        # Called itself, it would warn of the other functions made here, as if
+        # they were one that is traced again.
+        found = traced.get_concrete_function()(tensors)
+        return keras.tree.map_structure(lambda x: x.numpy(), found)
 
     return run
 

@@ -36,6 +36,7 @@ class Monitor(enum.StrEnum):
     """What tells a better epoch of `train` from a worse one."""
 
     VAL_LOSS = "val_loss"
+    VAL_PERPLEXITY = "val_perplexity"
     VAL_BLEU = "val_bleu"
 
 

@@ -1,5 +1,7 @@
 """The whole model: section 3 and figure 1."""
 
+import inspect
+
 import keras
 import numpy as np
 from keras import ops
@@ -73,6 +75,9 @@ class Transformer(Freezable, keras.Model):
 
     The model is built when it is made: `summary()` and `count_params()` work
     at once.
+
+    A subclass that computes otherwise overrides `encode` or `project`, which
+    `generate` and the exports call as well. They do not call `call`.
 
     Args:
         vocabulary_size: Number `V` of target tokens, of source tokens too.
@@ -579,6 +584,10 @@ class Transformer(Freezable, keras.Model):
                 token, then padding, as `generate` returns it.
             jit_compile: As for `generate`.
 
+        A source without tokens has a target without any, as in `generate`:
+        the end token or nothing has 0 there, and every other target negative
+        infinity.
+
         Returns:
             Natural-logarithm probabilities, in nats: of the tokens, float32
             array `(B, T)` with 0 at padding, and of the targets, float32
@@ -587,8 +596,8 @@ class Transformer(Freezable, keras.Model):
         Raises:
             TypeError: If the ids are not integers.
             ValueError: If an array is not of that shape, the two differ in
-                their number of rows, an id is not in the vocabulary, or
-                padding precedes a token.
+                their number of rows, an id is not in the vocabulary, padding
+                precedes a token, or a target has the start token.
         """
         return score(self, source_ids, target_ids, jit_compile)
 
@@ -603,11 +612,15 @@ class Transformer(Freezable, keras.Model):
         The look begins a dataset once more than training does: what it reads
         must not be used up by that.
         """
+        fit = super().fit
+        by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
+        given = {**kwargs, **by_name}
         self._check_data(x, y)
-        self._check_data(*_x_and_y(kwargs.get("validation_data")))
-        if _is_dataset(x):  # has an order of its own; Keras would warn
-            kwargs.setdefault("shuffle", False)
-        return super().fit(x, y, *args, **kwargs)
+        self._check_data(*_x_and_y(given.get("validation_data")))
+        # A dataset has an order of its own; Keras would warn.
+        if _is_dataset(x) and "shuffle" not in given:
+            kwargs["shuffle"] = False
+        return fit(x, y, *args, **kwargs)
 
     def quantize(self, *args, **kwargs):
         """As `keras.Model.quantize`, to use in this process.

@@ -215,14 +215,8 @@ class Translator:
         self._check_lengths(targets, "translations")
         scores = np.zeros(len(texts), "float32")
         token_scores = [np.zeros(0, "float32") for _ in texts]
-        for index, (source, target) in enumerate(
-            zip(sources, targets, strict=True)
-        ):
-            if not source and len(target) > 1:
-                scores[index] = -np.inf
-                token_scores[index] = np.full(len(target), -np.inf, "float32")
         longest = [
-            max(len(source), len(target)) if source else 0
+            max(len(source), len(target))
             for source, target in zip(sources, targets, strict=True)
         ]
         tokens = LOGITS_PER_BATCH // self.model.vocabulary_size

@@ -713,6 +713,11 @@ def test_given_translations_are_scored(trained):
         assert tokens[-1].startswith("</s> ")
         of_tokens = [float(token.split()[-1]) for token in tokens]
         np.testing.assert_allclose(float(total), sum(of_tokens), atol=1e-2)
+    again = run("score", trained.folder, *files, "--dtype", "mixed_bfloat16")
+    totals = [float(total) for total, *_ in lines]
+    others = [float(line) for line in again.output.splitlines()]
+    assert others != totals
+    np.testing.assert_allclose(others, totals, rtol=0.05, atol=0.5)
 
 
 def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):

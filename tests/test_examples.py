@@ -223,11 +223,12 @@ def test_multi30k_rates_rise_and_fall(multi30k):
         schedule = multi30k.RECIPES[name].optimizer(100)._learning_rate
         return [float(schedule(update)) for update in updates]
 
-    # 80 epochs of 200 batches, two an update; 68 of as many updates.
+    # 8,000 updates of two batches, 200 batches an epoch.
     assert multi30k.RECIPES["published"].num_epochs(200) == 80
     np.testing.assert_allclose(
         rates("published", 1000, 2000, 8000), [2.5e-3, 5e-3, 2.5e-3]
     )
+    # 6,800 of a batch, 100 batches an epoch.
     assert multi30k.RECIPES["hour"].num_epochs(100) == 68
     np.testing.assert_allclose(
         rates("hour", 250, 500, 3650, 6800),

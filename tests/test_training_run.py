@@ -384,6 +384,17 @@ def test_other_text_is_refused(trained, tmp_path, text):
         train(trained.folder, text, trained.settings, validation=other)
 
 
+def test_text_that_came_later_is_text_of_the_training(text, tmp_path):
+    folder, settings = tmp_path / "run", {"epochs": 1}
+    train(folder, text, settings, validation=None)
+    train(folder, text, settings)
+    other = write_text(tmp_path, PAIRS[:-1])
+    message = "`validation source` must be the text that training in"
+    with pytest.raises(ValueError, match=message):
+        train(folder, text, settings, validation=other)
+    train(folder, text, settings, validation=None)
+
+
 def test_processes_that_differ_are_found_before_anything_is_written(
     text, tmp_path, monkeypatch
 ):
@@ -865,6 +876,7 @@ def test_the_first_process_alone_says_how_it_goes(
     [
         ("val_loss", [3.0, 1.0, 1.0, 2.0], 1),
         ("val_bleu", [math.nan, 3.0, 9.0, 9.0], 2),
+        ("val_perplexity", [9.0, 4.0, 4.5], 1),
         ("val_loss", [math.nan, math.nan], 1),
     ],
 )
@@ -889,6 +901,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
     ("change", "message"),
     [
         ({"monitor": "bleu"}, "`monitor` must be one of 'val_loss'"),
+        ({"monitor": "val_perplexity"}, "`monitor` needs `patience` or"),
         ({"accumulate": 0}, "`accumulate` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
         ({"average_every": 5}, "`average_every` needs `average_last` or"),

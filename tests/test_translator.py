@@ -386,12 +386,12 @@ def test_translations_are_scored_with_their_end(translator):
     ]
     assert [len(row) for row in token_scores] == [
         lengths[0],
-        0,
+        1,
         lengths[2],
         lengths[3],
         lengths[4],
     ]
-    assert scores[1] == 0
+    assert (scores[1], token_scores[1]) == (0, [0])
     assert scores[3] == -np.inf
     for row in (0, 2, 4):
         target = [*translator.tokenizer.encode(translations[row]), 3]

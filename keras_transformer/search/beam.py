@@ -163,7 +163,7 @@ class BeamSearch(Search):
         alive = self._go_on(candidates, ended, num_finished, position)
         done = ops.logical_or(state.done, is_last)
         if self.patience is not None:
-            enough = self.width * self.patience
+            enough = max(self.width * self.patience, self.num_hypotheses)
             done = ops.logical_or(
                 done,
                 ops.greater_equal(ops.cast(num_finished, "float32"), enough),

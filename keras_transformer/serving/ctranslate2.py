@@ -108,6 +108,7 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
 
 def _check_model(model):
     model.check_not_quantized()
+    _check_layers(model)
     if model.activation not in ACTIVATIONS:
         names = ", ".join(function.__name__ for function in ACTIVATIONS)
         name = getattr(model.activation, "__name__", model.activation)
@@ -124,6 +125,29 @@ def _check_model(model):
             f"key_dim={attention.key_dim}, value_dim={attention.value_dim}, "
             f"hidden_dim={model.hidden_dim}, num_heads={model.num_heads}."
         )
+
+
+def _check_layers(model):
+    """Raises for weights of layers that a subclass has added."""
+    layers = (
+        model.source_embedding,
+        model.target_embedding,
+        model.source_positions,
+        model.target_positions,
+        model.encoder,
+        model.decoder,
+        model.output_projection,
+    )
+    known = {
+        id(weight) for layer in layers if layer for weight in layer.weights
+    }
+    for weight in model.weights:
+        if id(weight) not in known:
+            raise ValueError(
+                "The model must have the layers of `Transformer` alone, which "
+                "are those that CTranslate2 computes. Received: a "
+                f"{type(model).__name__} with the weight {weight.path}."
+            )
 
 
 def _check_special_pieces(translator):

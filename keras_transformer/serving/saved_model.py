@@ -190,7 +190,7 @@ class TranslationGraph(tf.Module):
         is_padding = tf.equal(source_ids, 0)
         checks = [
             tf.debugging.assert_less_equal(
-                tf.shape(source_ids)[1],
+                tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32),
                 longest,
                 f"The source must not be longer than {longest} tokens.",
             ),

@@ -100,14 +100,21 @@ class WeightAveraging(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def restored(self):
-        """Has the weights that training goes on from in the model, inside."""
-        applied = self._weights is not None
+        """Has the weights that training goes on from in the model, inside.
+
+        What was in the model is in it again after it: the averages, or other
+        weights that were assigned since.
+        """
+        if self._weights is None:
+            yield
+            return
+        found = self._copies()
         self.restore()
         try:
             yield
         finally:
-            if applied:
-                self.apply()
+            self._weights = self._copies()
+            self._assign(found)
 
     def averages(self) -> list[np.ndarray]:
         """The averages of `model.trainable_variables`, `[]` without any."""
@@ -179,7 +186,7 @@ class WeightAveraging(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.restore()
-        self._sampled = False
+        self._sampled = None
 
     def on_train_batch_begin(self, batch, logs=None):
         self._first_batch = batch
@@ -191,6 +198,7 @@ class WeightAveraging(keras.callbacks.Callback):
         end = min(batch + 1, steps or math.inf)
         before = self._num_batches
         self._num_batches += end - self._first_batch
+        self._within = steps is not None and end < steps
         if self.every:
             between = self._batches_between()
             if before // between < self._num_batches // between:
@@ -205,7 +213,7 @@ class WeightAveraging(keras.callbacks.Callback):
         self.apply()
 
     def on_test_begin(self, logs=None):
-        if self._training:
+        if self._training and not self._within:
             self._sample_epoch()  # validation comes before the epoch's end
         self._undo = self._weights is None
         self.apply()
@@ -226,7 +234,8 @@ class WeightAveraging(keras.callbacks.Callback):
         self._variables = None  # whose averages they are
         self._weights = None  # those of the model, while averages are in it
         self._training = False
-        self._sampled = False  # in this epoch
+        self._within = False  # an epoch that has batches left
+        self._sampled = None  # batches until this epoch's sample
         self._undo = False  # what `on_test_begin` did, when the test ends
 
     def _batches_between(self):
@@ -235,9 +244,13 @@ class WeightAveraging(keras.callbacks.Callback):
         return self.every * (optimizer.gradient_accumulation_steps or 1)
 
     def _sample_epoch(self):
-        if not self.every and not self._sampled:
-            self._sample()
-            self._sampled = True
+        if self.every or self._sampled == self._num_batches:
+            return
+        if self._sampled is not None:  # of weights that are trained on since
+            self._samples.pop()
+            self._num_samples -= 1
+        self._sample()
+        self._sampled = self._num_batches
 
     def _sample(self):
         self._num_samples += 1

@@ -93,8 +93,12 @@ class RunFolder:
             if not killed or os.listdir(self.output) != ["training"]:
                 raise
 
-    def check_same(self, settings: dict, data: dict):
-        """Raises `ValueError` unless the training here has these settings."""
+    def check_same(self, settings: dict, data: dict) -> dict:
+        """Raises `ValueError` unless the training here has these settings.
+
+        Returns:
+            What `SETTINGS` holds.
+        """
         path = self.path(SETTINGS)
         try:
             with open(path, encoding="utf-8") as file:
@@ -119,6 +123,13 @@ class RunFolder:
                     f"`{name}` must be the text that training in "
                     f"{self.output} began with. Received: other text. {advice}"
                 )
+        return begun
+
+    def go_on(self, settings: dict, data: dict):
+        """Notes text that training did not have before."""
+        begun = self.check_same(settings, data)
+        if data.keys() - begun["data"].keys():
+            self._write({**begun, "data": begun["data"] | data})
 
     def begin(self, settings: dict, data: dict, translator: Translator):
         """Writes what a training begins with; removes one that was here."""
@@ -149,6 +160,9 @@ class RunFolder:
             "settings": settings,
             "data": data,
         }
+        self._write(begun)
+
+    def _write(self, begun):
         text = json.dumps(begun, indent=2) + "\n"
         write_file(self.path(SETTINGS), text.encode())
 

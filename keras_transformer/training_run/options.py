@@ -60,15 +60,17 @@ class TrainingOptions:
         normalize_first: Whether to normalise before each sublayer.
         label_smoothing: Share of the label to spread.
         clip_norm: Largest norm of all gradients together; 0 for any.
-        accumulate: Batches of one update.
+        accumulate: Batches of one update, of which each counts the same,
+            however many tokens it has.
         average_last: Samples in the mean of the weights that is validated
             and saved in place of the last weights; 0 for none.
         average_decay: Decay of an exponential mean instead; 0 for none.
         average_every: Updates between two samples of the mean; 0 for each
             epoch or each update, as in `WeightAveraging`.
         bleu: Whether to score translations of the validation text.
-        monitor: What `patience` and `keep_best` go by: `"val_loss"` or
-            `"val_bleu"`.
+        monitor: What `patience` and `keep_best` go by: `"val_loss"`, in
+            which Keras weighs each batch by its rows, `"val_perplexity"`, in
+            which all tokens count the same, or `"val_bleu"`.
         patience: Epochs without an improvement before training stops; 0 for
             no stop.
         keep_best: Whether to save the translator of the best epoch, rather
@@ -164,12 +166,15 @@ class TrainingOptions:
                 "`average_every` needs `average_last` or `average_decay`. "
                 f"Received: average_every={self.average_every}."
             )
-        check_choice(("val_loss", "val_bleu"), monitor=self.monitor)
+        check_choice(
+            ("val_loss", "val_perplexity", "val_bleu"), monitor=self.monitor
+        )
         check_choice((None, "cosine"), decay=self.decay)
-        if self.monitor == "val_bleu" and not (self.patience or self.keep_best):
+        goes_by = self.patience or self.keep_best
+        if self.monitor != "val_loss" and not goes_by:
             raise ValueError(
                 "`monitor` needs `patience` or `keep_best`, which go by it. "
-                "Received: monitor=val_bleu, and neither."
+                f"Received: monitor={self.monitor}, and neither."
             )
         if self.learning_rate is not None:
             check_positive_number(learning_rate=self.learning_rate)

@@ -236,7 +236,9 @@ class TrainingRun(TrainingOptions):
 
     def _begin(self, stack, goes_on, data, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
-        if not goes_on:
+        if goes_on:
+            self.folder.go_on(self.settings(), data)
+        else:
             stack.enter_context(self.folder.lock())
             self.folder.check_free(overwrite)
             self.folder.begin(self.settings(), data, self.translator)

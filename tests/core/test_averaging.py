@@ -318,6 +318,59 @@ def test_an_interrupted_validation_leaves_no_averages_in_training():
     assert_equal(trainable(model), watch.batches[-1])
 
 
+class Evaluates(keras.callbacks.Callback):
+    """Looks at the averages before an epoch has ended."""
+
+    def __init__(self, averaging):
+        super().__init__()
+        self.averaging = averaging
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 0:
+            self.model.evaluate(
+                X, X[:, :2], verbose=0, callbacks=[self.averaging]
+            )
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("knows_steps", [True, False])
+def test_evaluation_within_an_epoch_takes_no_sample(knows_steps):
+    """Where steps are not known, the end of the epoch takes it anew."""
+    averaging, plain = kt.WeightAveraging(last=2), kt.WeightAveraging(last=2)
+    pairs = [(X[n : n + 2], X[n : n + 2, :2]) for n in range(0, len(X), 2)]
+    for callbacks in ((plain,), (averaging, Evaluates(averaging))):
+        keras.utils.set_random_seed(3)
+        model = make_model()
+        if knows_steps:
+            fit(model, *callbacks)
+            continue
+        for epoch in range(EPOCHS):
+            model.fit(
+                (pair for pair in pairs),
+                initial_epoch=epoch,
+                epochs=epoch + 1,
+                callbacks=[*callbacks],
+                shuffle=False,
+                verbose=0,
+            )
+    assert averaging._num_samples == plain._num_samples == EPOCHS
+    assert_equal(averaging.averages(), plain.averages())
+
+
+def test_other_weights_in_the_model_are_in_it_again():
+    averaging, watch = kt.WeightAveraging(last=3), Watch()
+    model = make_model()
+    fit(model, averaging, watch)
+    others = [weight + 1 for weight in trainable(model)]
+    for variable, value in zip(model.trainable_variables, others, strict=True):
+        variable.assign(value)
+    with averaging.restored():
+        assert_equal(trainable(model), watch.batches[-1])
+    assert_equal(trainable(model), others)
+    averaging.restore()
+    assert_equal(trainable(model), watch.batches[-1])
+
+
 def test_evaluation_and_prediction_alone_see_the_mean_and_undo_it():
     averaging = kt.WeightAveraging(last=3)
     model = make_model()

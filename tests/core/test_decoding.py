@@ -535,6 +535,18 @@ def test_scores_are_log_probabilities_of_the_model(copying_model):
     assert (token_scores.dtype, scores.dtype) == ("float32", "float32")
 
 
+def test_nothing_has_no_translation_but_nothing(copying_model):
+    """As `generate` has none, and the `Translator`."""
+    target_ids = np.array([[END, 0], [0, 0], [5, END], [5, 0], [END, 5]])
+    sources = np.zeros((len(target_ids), 3), "int32")
+    token_scores, scores = copying_model.score(sources, target_ids)
+    inf = -np.inf
+    np.testing.assert_array_equal(
+        token_scores, [[0, 0], [0, 0], [inf, inf], [inf, 0], [inf, inf]]
+    )
+    np.testing.assert_array_equal(scores, [0, 0, inf, inf, inf])
+
+
 def test_copies_score_higher_than_other_targets(copying_model):
     _, copies = copying_model.score(SOURCE_IDS, SOURCE_IDS)
     _, others = copying_model.score(SOURCE_IDS, SOURCE_IDS[::-1])
@@ -602,3 +614,14 @@ def test_searches_used_last_are_kept(copying_model, monkeypatch):
     assert kept[2] == [second, first]
     assert kept[3][0] == first and second not in kept[3]
     assert kept[4] == kept[3][::-1]
+
+
+def test_other_functions_are_no_retracing(copying_model, caplog):
+    """TensorFlow warns of one function that is traced again and again."""
+    kept = compiled_module.Functions(copying_model)
+    for key in range(12):
+        found = kept.run(
+            (key,), lambda _, x: x["x"] + 1, {"x": np.ones(2)}, False
+        )
+        assert found.tolist() == [2, 2]
+    assert "retracing" not in caplog.text

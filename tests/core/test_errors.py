@@ -452,6 +452,8 @@ def test_validation_ids_must_be_in_the_vocabulary(monkeypatch, form):
     wrong = {**IDS, "source_ids": np.full((B, S), 99, "int32")}
     with raises(ValueError, "`source_ids` must be in [0, "):
         model.fit(IDS, LABELS, validation_data=form(wrong, LABELS))
+    with raises(ValueError, "`source_ids` must be in [0, "):  # in its place
+        model.fit(IDS, LABELS, B, 1, 0, None, 0.0, form(wrong, LABELS))
     monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: "fits")
     assert model.fit(IDS, validation_data=form(IDS, LABELS)) == "fits"
 
@@ -523,6 +525,9 @@ def test_prefixes_must_be_without_the_start():
         make_model().generate(
             [[4, 3], [5, 3]], target_prefix_ids=[[4, 0], [2, 4]]
         )
+    message = message.replace("target_prefix_ids", "target_ids")
+    with raises(ValueError, message):
+        make_model().score([[4, 3], [5, 3]], [[4, 3, 0], [2, 4, 3]])
 
 
 @pytest.mark.parametrize("row", [[0, 0, 5], [5, 0, 6], [0, 5, 0]], ids=str)

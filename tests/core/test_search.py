@@ -315,6 +315,13 @@ def test_patience_counts_finished_hypotheses():
     assert 2 < steps[1] < 30
 
 
+def test_patience_waits_for_all_hypotheses():
+    table = table_of(6, seed=2)
+    search = kt.BeamSearch(4, num_hypotheses=4, patience=0.25)
+    _, scores, _ = run(search, table_step(table), [START], [6])
+    assert np.isfinite(scores).all()
+
+
 def test_ancestry_names_the_slot_at_each_position():
     """A step that reads what it kept gives each hypothesis its own past."""
     width, length = 3, 5

@@ -442,6 +442,26 @@ def test_other_activation_is_refused(tokenizer, tmp_path, activation):
     assert os.listdir(tmp_path) == []
 
 
+class WithBias(kt.Transformer):
+    """Computes what CTranslate2 would leave out."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.bias = self.add_weight(shape=(self.vocabulary_size,), name="bias")
+
+    def project(self, x):
+        return super().project(x) + self.bias
+
+
+def test_a_subclass_with_other_weights_is_refused(tokenizer, tmp_path):
+    config = make_translator(tokenizer).model.get_config()
+    translator = kt.Translator(WithBias.from_config(config), tokenizer)
+    message = "have the layers of `Transformer` alone.*WithBias with .*bias"
+    with pytest.raises(ValueError, match=message):
+        translator.export_ctranslate2(tmp_path / "new")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     "arguments", [{"key_dim": 5}, {"value_dim": 7}, {"key_dim": 7}]
 )

@@ -513,6 +513,13 @@ def test_text_without_end_is_refused_before_it_is_computed(exported):
             signatures[name](source_ids=tf.fill([1, 4097], 5))
     with pytest.raises(ValueError, match="text 1 of [0-9]+ tokens, max_len"):
         translator(["fox", text])
+    # Padding is no text.
+    ids = np.array(source_ids_of(translator), "int32")
+    found, expected = (
+        signatures["translate_ids"](source_ids=tf.constant(x))["target_ids"]
+        for x in (np.pad(ids, [(0, 0), (0, 5000)]), ids)
+    )
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_keras_exports_the_logits_of_ids_of_any_size(tmp_path):
