@@ -133,6 +133,10 @@ def translate(
         int | None,
         typer.Option(help="Most tokens; by default the source's + 50."),
     ] = None,
+    target_prefix: Annotated[
+        str | None,
+        typer.Option(help="What every translation begins with."),
+    ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put its score before each line.")
     ] = False,
@@ -171,6 +175,10 @@ def translate(
     if not texts:
         texts, place = _input_lines(input), input or STANDARD_INPUT
     check_line_lengths(translator, texts, place)
+
+    def prefixes_of(texts):
+        return None if target_prefix is None else [target_prefix] * len(texts)
+
     results = (
         "".join(
             _lines(
@@ -178,6 +186,7 @@ def translate(
                     chunk,
                     min_length=min_length,
                     max_length=max_length,
+                    target_prefix=prefixes_of(chunk),
                     return_scores=scores,
                 ),
                 scores,

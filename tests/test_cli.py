@@ -664,6 +664,17 @@ def test_every_option_reaches_the_search(trained, monkeypatch, kind, options):
     assert not [name for name in expected if expected[name] == defaults[name]]
 
 
+def test_translations_begin_as_told(trained):
+    arguments = ("translate", trained.folder, "--target-prefix", "Hund sieht")
+    result = run(*arguments, "cat sees dog", "fox sees owl")
+    lines = result.output.splitlines()
+    assert [line[:10] for line in lines] == ["Hund sieht"] * 2
+    assert_is_one_line(
+        run(*arguments, "--max-length", "1", "cat sees dog"),
+        "`target_prefix` must not be longer than the target may be. .*",
+    )
+
+
 def test_samples_are_repeatable_from_their_seed(trained):
     outputs = [
         run(
