@@ -135,7 +135,9 @@ def translate(
     ] = None,
     target_prefix: Annotated[
         str | None,
-        typer.Option(help="What every translation begins with."),
+        typer.Option(
+            help="What translations begin with; empty lines stay empty."
+        ),
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put its score before each line.")
@@ -274,7 +276,7 @@ def score(
             ids = [*tokenizer.encode(text), tokenizer.end_token_id]
             line += "".join(
                 f"\t{tokenizer.pieces[token_id]} {value:.4f}"
-                for token_id, value in zip(ids, of_tokens, strict=False)
+                for token_id, value in zip(ids, of_tokens, strict=True)
             )
         print(line)
 

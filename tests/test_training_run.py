@@ -387,8 +387,10 @@ def test_other_text_is_refused(trained, tmp_path, text):
 def test_text_that_came_later_is_text_of_the_training(text, tmp_path):
     folder, settings = tmp_path / "run", {"epochs": 1}
     train(folder, text, settings, validation=None)
-    train(folder, text, settings)
     other = write_text(tmp_path, PAIRS[:-1])
+    train(folder, text, settings, validation=other)  # trains no epoch
+    settings = {"epochs": 2}
+    train(folder, text, settings)
     message = "`validation source` must be the text that training in"
     with pytest.raises(ValueError, match=message):
         train(folder, text, settings, validation=other)

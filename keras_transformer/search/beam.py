@@ -49,7 +49,7 @@ class BeamSearch(Search):
         num_hypotheses: Number of targets to return for each sentence, at most
             `width`.
         patience: Lets `width` hypotheses go on beside those that have ended,
-            until `width * patience` have ended
+            until `width * patience` have ended, or `num_hypotheses` if more
             ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)). With 1
             it is the search of fairseq and CTranslate2.
         repetition_penalty: Factor on the log-probability of tokens that the

@@ -85,6 +85,15 @@ class WeightAveraging(keras.callbacks.Callback):
             self._forget()
         super().set_model(model)
 
+    def set_params(self, params):
+        """Takes those of `fit`, or of an evaluation that has its own.
+
+        The validation of `fit` has those of `fit`.
+        """
+        self._params_before = self.params
+        self._is_alone = True
+        super().set_params(params)
+
     def apply(self):
         """Puts the averages in the model; `restore` undoes it."""
         if self._weights is None and self._num_samples:
@@ -183,10 +192,12 @@ class WeightAveraging(keras.callbacks.Callback):
             self._forget()  # others are trained now
         self._variables = variables
         self._training = True
+        self._is_alone = False
 
     def on_epoch_begin(self, epoch, logs=None):
         self.restore()
-        self._sampled = None
+        self._sampled = False
+        self._is_alone = False
 
     def on_train_batch_begin(self, batch, logs=None):
         self._first_batch = batch
@@ -198,7 +209,6 @@ class WeightAveraging(keras.callbacks.Callback):
         end = min(batch + 1, steps or math.inf)
         before = self._num_batches
         self._num_batches += end - self._first_batch
-        self._within = steps is not None and end < steps
         if self.every:
             between = self._batches_between()
             if before // between < self._num_batches // between:
@@ -213,7 +223,7 @@ class WeightAveraging(keras.callbacks.Callback):
         self.apply()
 
     def on_test_begin(self, logs=None):
-        if self._training and not self._within:
+        if self._training and not self._is_alone:
             self._sample_epoch()  # validation comes before the epoch's end
         self._undo = self._weights is None
         self.apply()
@@ -221,6 +231,9 @@ class WeightAveraging(keras.callbacks.Callback):
     def on_test_end(self, logs=None):
         if self._undo:
             self.restore()
+        if self._is_alone:
+            self.params = self._params_before
+            self._is_alone = False
 
     on_predict_begin = on_test_begin
     on_predict_end = on_test_end
@@ -234,8 +247,9 @@ class WeightAveraging(keras.callbacks.Callback):
         self._variables = None  # whose averages they are
         self._weights = None  # those of the model, while averages are in it
         self._training = False
-        self._within = False  # an epoch that has batches left
-        self._sampled = None  # batches until this epoch's sample
+        self._sampled = False  # in this epoch
+        self._is_alone = False  # evaluates, not as the validation of `fit`
+        self._params_before = None
         self._undo = False  # what `on_test_begin` did, when the test ends
 
     def _batches_between(self):
@@ -244,13 +258,9 @@ class WeightAveraging(keras.callbacks.Callback):
         return self.every * (optimizer.gradient_accumulation_steps or 1)
 
     def _sample_epoch(self):
-        if self.every or self._sampled == self._num_batches:
-            return
-        if self._sampled is not None:  # of weights that are trained on since
-            self._samples.pop()
-            self._num_samples -= 1
-        self._sample()
-        self._sampled = self._num_batches
+        if not self.every and not self._sampled:
+            self._sample()
+            self._sampled = True
 
     def _sample(self):
         self._num_samples += 1
@@ -277,12 +287,14 @@ class WeightAveraging(keras.callbacks.Callback):
         # Views would change with the next update, or be deleted by it.
         return [
             np.array(ops.convert_to_numpy(variable))
-            for variable in self.model.trainable_variables
+            for variable in self._averaged()
         ]
 
     def _assign(self, values):
-        variables = self._variables
-        if variables is None:  # read from a checkpoint
-            variables = self.model.trainable_variables
-        for variable, value in zip(variables, values, strict=True):
+        for variable, value in zip(self._averaged(), values, strict=True):
             variable.assign(value)
+
+    def _averaged(self):
+        if self._variables is None:  # read from a checkpoint
+            return self.model.trainable_variables
+        return self._variables

@@ -33,7 +33,9 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         peak_learning_rate: Learning rate at the peak, instead of the paper's
             `(D * warmup_steps)^-0.5`.
         total_steps: Optimizer updates until the learning rate is 0, where it
-            stays; `None` to lower it by the square root, without end.
+            stays; `None` to lower it by the square root, without end. Keras's
+            own optimizers count batches where they accumulate gradients;
+            `Adam` of this package counts updates.
 
     Raises:
         TypeError: If a size is no integer, or a rate no number.

@@ -103,7 +103,8 @@ class RunFolder:
         try:
             with open(path, encoding="utf-8") as file:
                 begun = json.load(file)
-            old_settings, old_data = begun["settings"], begun["data"]
+            old_settings = dict(begun["settings"])
+            old_data = dict(begun["data"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is damaged, or of another version: {error!r}. Pass "
@@ -121,12 +122,12 @@ class RunFolder:
             if old_data.get(name, value) != value:
                 raise ValueError(
                     f"`{name}` must be the text that training in "
-                    f"{self.output} began with. Received: other text. {advice}"
+                    f"{self.output} has had. Received: other text. {advice}"
                 )
         return begun
 
     def go_on(self, settings: dict, data: dict):
-        """Notes text that training did not have before."""
+        """Notes text that epochs to come have, and those before had not."""
         begun = self.check_same(settings, data)
         if data.keys() - begun["data"].keys():
             self._write({**begun, "data": begun["data"] | data})

@@ -140,7 +140,7 @@ class TrainingRun(TrainingOptions):
                         stack, goes_on, data, command, overwrite
                     )
                 )
-                self._fit()
+                self._fit(data)
 
     def state(self) -> str:
         """Says what is on disk."""
@@ -236,9 +236,7 @@ class TrainingRun(TrainingOptions):
 
     def _begin(self, stack, goes_on, data, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
-        if goes_on:
-            self.folder.go_on(self.settings(), data)
-        else:
+        if not goes_on:
             stack.enter_context(self.folder.lock())
             self.folder.check_free(overwrite)
             self.folder.begin(self.settings(), data, self.translator)
@@ -370,7 +368,7 @@ class TrainingRun(TrainingOptions):
         assign_named_weights(model, weights, self.start_from)
         self.start_weights = None  # as large as the model
 
-    def _fit(self):
+    def _fit(self, data):
         model = self.translator.model
         start = self._newest_checkpoint()
         self.history = start.history
@@ -378,6 +376,7 @@ class TrainingRun(TrainingOptions):
         if start.tensors:
             self._go_on_from(start)
         if self.distribution.is_chief and start.epoch < self.epochs:
+            self.folder.go_on(self.settings(), data)
             self._announce()
         self.curves = importlib.util.find_spec("matplotlib") is not None
         if not self.curves and self.distribution.is_chief:

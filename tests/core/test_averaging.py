@@ -325,36 +325,40 @@ class Evaluates(keras.callbacks.Callback):
         super().__init__()
         self.averaging = averaging
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.evaluate(X, X[:, :2], verbose=0, callbacks=[self.averaging])
+
     def on_train_batch_end(self, batch, logs=None):
         if batch == 0:
-            self.model.evaluate(
-                X, X[:, :2], verbose=0, callbacks=[self.averaging]
-            )
+            self.on_epoch_begin(batch)
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize("knows_steps", [True, False])
-def test_evaluation_within_an_epoch_takes_no_sample(knows_steps):
-    """Where steps are not known, the end of the epoch takes it anew."""
-    averaging, plain = kt.WeightAveraging(last=2), kt.WeightAveraging(last=2)
-    pairs = [(X[n : n + 2], X[n : n + 2, :2]) for n in range(0, len(X), 2)]
+@pytest.mark.parametrize(
+    "arguments", [{"last": 2}, {"last": 2, "every": 2}, {"decay": 0.8}], ids=str
+)
+def test_evaluation_within_an_epoch_changes_nothing(arguments):
+    averaging, plain = (kt.WeightAveraging(**arguments) for _ in range(2))
     for callbacks in ((plain,), (averaging, Evaluates(averaging))):
         keras.utils.set_random_seed(3)
-        model = make_model()
-        if knows_steps:
-            fit(model, *callbacks)
-            continue
-        for epoch in range(EPOCHS):
-            model.fit(
-                (pair for pair in pairs),
-                initial_epoch=epoch,
-                epochs=epoch + 1,
-                callbacks=[*callbacks],
-                shuffle=False,
-                verbose=0,
-            )
-    assert averaging._num_samples == plain._num_samples == EPOCHS
+        fit(make_model(), *callbacks)
+    assert averaging._num_samples == plain._num_samples
+    assert averaging._num_batches == plain._num_batches == EPOCHS * BATCHES
     assert_equal(averaging.averages(), plain.averages())
+
+
+def test_an_epoch_cut_short_is_validated_as_it_is_saved():
+    model = make_model()
+    watch, averaging = Watch(), kt.WeightAveraging(last=2)
+
+    def stop(batch, logs):
+        model.stop_training = batch == 1 and len(watch.batches) > BATCHES
+
+    stops = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
+    fit(model, averaging, watch, stops)
+    assert len(watch.batches) < 2 * BATCHES
+    assert len(watch.ended) == 2
+    for validated, ended in zip(watch.validated, watch.ended, strict=True):
+        assert_equal(validated, ended)
 
 
 def test_other_weights_in_the_model_are_in_it_again():
