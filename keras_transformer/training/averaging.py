@@ -295,6 +295,7 @@ class WeightAveraging(keras.callbacks.Callback):
             variable.assign(value)
 
     def _averaged(self):
-        if self._variables is None:  # read from a checkpoint
-            return self.model.trainable_variables
-        return self._variables
+        # On JAX, `model` brings its weights up to date when it is asked for.
+        variables = self.model.trainable_variables
+        # None where the averages were read from a checkpoint.
+        return variables if self._variables is None else self._variables
