@@ -121,7 +121,7 @@ def train(
         Decay | None,
         typer.Option(
             help="Let the learning rate fall to 0 with the last epoch, along a "
-            "cosine; by default it falls by equation 3. Wants fewer epochs."
+            "cosine; by default it falls by equation 3."
         ),
     ] = None,
     dropout: Annotated[

@@ -614,7 +614,7 @@ class Transformer(Freezable, keras.Model):
         """
         fit = super().fit
         by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
-        given = {**kwargs, **by_name}
+        given = {**kwargs, **by_name}  # by place too, whatever wraps `fit`
         self._check_data(x, y)
         self._check_data(*_x_and_y(given.get("validation_data")))
         # A dataset has an order of its own; Keras would warn.

@@ -139,7 +139,10 @@ def _check_layers(model):
         model.output_projection,
     )
     known = {
-        id(weight) for layer in layers if layer for weight in layer.weights
+        id(weight)
+        for layer in layers
+        if layer is not None
+        for weight in layer.weights
     }
     for weight in model.weights:
         if id(weight) not in known:

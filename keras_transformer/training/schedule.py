@@ -23,8 +23,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     With `total_steps` it falls from the peak to 0 instead, along half a wave
     of a cosine, as in [Loshchilov and Hutter,
-    2017](https://arxiv.org/abs/1608.03983), equation 5: training that knows
-    when it ends comes as far in fewer steps.
+    2017](https://arxiv.org/abs/1608.03983), equation 5, for training that
+    knows when it ends.
 
     Args:
         hidden_dim: Size `D` of the model; `d_model` in the paper.
