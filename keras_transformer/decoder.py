@@ -15,6 +15,7 @@ from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
 from keras_transformer.slices import numbered
+from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 
 
@@ -490,5 +491,5 @@ def _visible(position, keys, width, ancestry):
     so_far = ops.reshape(ops.less_equal(positions, position), (1, 1, -1))
     if ancestry is None:
         return so_far
-    slots = ops.take(ancestry, positions, axis=2)  # (B, W, L W)
+    slots = take(ancestry, positions, axis=2)  # (B, W, L W)
     return ops.logical_and(ops.equal(slots, places % width), so_far)

@@ -17,6 +17,7 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
 from keras_transformer.search import seeds_of
+from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 # Target positions that a cache has room for at first.
@@ -199,16 +200,16 @@ class Decode:
             staying = ops.cast(order[:kept], "int32")
             found = keras.tree.map_structure(
                 lambda before, new: ops.concatenate(
-                    [before, ops.take(new, leaving, axis=0)], axis=0
+                    [before, take(new, leaving)], axis=0
                 ),
                 found,
                 self.search.hypotheses(decoding.state),
             )
-            done_rows = ops.concatenate([done_rows, ops.take(rows, leaving)])
+            done_rows = ops.concatenate([done_rows, take(rows, leaving)])
             return (
                 position,
                 self._fitted(_taken(decoding, staying), position),
-                ops.take(rows, staying),
+                take(rows, staying),
                 done_rows,
                 found,
             )
@@ -256,7 +257,7 @@ class Decode:
         return ops.shape(keys)[2] // self.search.num_slots
 
     def _problem(self, inputs, capacity):
-        source_ids = inputs["source_ids"]
+        is_random = self.search.seed is not None
         return Problem(
             start_ids=ops.full_like(
                 inputs["max_lengths"], self.model.start_token_id
@@ -267,7 +268,7 @@ class Decode:
             min_lengths=inputs.get("min_lengths"),
             prefix_ids=inputs.get("target_prefix_ids"),
             forbidden_token_ids=(PAD_TOKEN_ID, self.model.start_token_id),
-            seeds=seeds_of(source_ids),
+            seeds=seeds_of(inputs["source_ids"]) if is_random else None,
             seed=inputs.get("seed"),
             needs_scores=self.needs_scores,
         )
@@ -284,6 +285,4 @@ def _size_for(going, size, compiled):
 
 
 def _taken(tensors, rows):
-    return keras.tree.map_structure(
-        lambda x: ops.take(x, rows, axis=0), tensors
-    )
+    return keras.tree.map_structure(lambda x: take(x, rows), tensors)

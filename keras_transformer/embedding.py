@@ -9,6 +9,7 @@ from keras_transformer.dense import by_rows
 from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
+from keras_transformer.slices import take
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -103,7 +104,7 @@ class TokenEmbedding(Layer):
 
     def look_up(self, ids):
         """Takes the rows of the matrix: `(B, T)` int32 to `(B, T, D)`."""
-        return ops.take(self.embeddings, ids, axis=0)
+        return take(self.embeddings, ids)
 
     def compute_mask(self, inputs, previous_mask=None):
         if not are_ids(inputs):  # vectors, on their way to logits

@@ -24,6 +24,7 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.search import Search
 from keras_transformer.search import log_normalizer
 from keras_transformer.search import wrapped
+from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only import jit
 
@@ -345,9 +346,8 @@ def _token_scores(model, inputs):
     target_ids = inputs["target_ids"]
     logits = model({**inputs, "target_ids": model.decoder_inputs(target_ids)})
     logits = ops.cast(logits, "float32")
-    chosen = ops.take_along_axis(logits, ops.expand_dims(target_ids, 2), axis=2)
-    chosen = chosen - log_normalizer(logits)
-    return ops.where(padding_mask(target_ids), ops.squeeze(chosen, 2), 0.0)
+    scores = pick(logits, target_ids) - ops.squeeze(log_normalizer(logits), 2)
+    return ops.where(padding_mask(target_ids), scores, 0.0)
 
 
 def _mean_attention(model, inputs):

@@ -1,5 +1,6 @@
-"""Places of a tensor: writing at one, and their numbers."""
+"""Places of a tensor: taking and writing at some, and their numbers."""
 
+import keras
 from keras import ops
 
 from keras_transformer import tensorflow_only
@@ -20,6 +21,29 @@ def numbered(x, axis):
     # Not `ones_like`, which asks for the length.
     ones = ops.cast(x[tuple(place)], "int32") * 0 + 1
     return ops.cumsum(ones) - 1
+
+
+def take(x, places, axis=0):
+    """Takes what is at some places of an axis, counted from its beginning.
+
+    As `ops.take`, which on TensorFlow counts from the end too, by seven more
+    operations each time.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return tensorflow_only.gather(x, places, axis)
+    return ops.take(x, places, axis=axis)
+
+
+def pick(x, places):
+    """Picks one entry of each row: `(..., V)` at places `(...)`, to `(...)`.
+
+    As `ops.take_along_axis`, which on TensorFlow asks for all sizes.
+    """
+    if keras.backend.backend() == "tensorflow":
+        last = len(places.shape)
+        return tensorflow_only.gather(x, places, axis=last, batch_dims=last)
+    places = ops.expand_dims(places, -1)
+    return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
 
 
 def write_slice(x, position, update):

@@ -177,16 +177,16 @@ def write_slice(x, position, update):
     )
 
 
-def gather_rows(x, places):
-    """Takes rows `(B, k, ...)` of `(B, M, ...)`, on TensorFlow.
+def gather(x, places, axis, batch_dims=0):
+    """Takes what is at places of an axis, on TensorFlow.
 
-    `ops.take` takes the same ones of each sentence. To count those of all
-    sentences one after another needs sizes, and what has a size that a LiteRT
-    graph computes makes it arrange its memory anew.
+    With `batch_dims`, places of each row of its own, without the sizes that it
+    needs to count the rows of all: what has a size that a LiteRT graph computes
+    makes it arrange its memory anew.
     """
     import tensorflow as tf
 
-    return tf.gather(x, places, axis=1, batch_dims=1)
+    return tf.gather(x, places, axis=axis, batch_dims=batch_dims)
 
 
 def random_halves(like, seed_generator):

@@ -607,10 +607,9 @@ class Transformer(Freezable, keras.Model):
         Arrays are checked whole, a `tf.data.Dataset` by its first batch, for
         training and for validation: an id outside the vocabulary is a
         `ValueError`. In a later batch, or a dataset that `tf.distribute` has
-        distributed, TensorFlow finds one on a CPU that is too large, and none
-        that is negative; compiled with XLA or on another device, nothing does.
-        The look begins a dataset once more than training does: what it reads
-        must not be used up by that.
+        distributed, TensorFlow finds one on a CPU; compiled with XLA or on
+        another device, nothing does. The look begins a dataset once more than
+        training does: what it reads must not be used up by that.
         """
         fit = super().fit
         by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments

@@ -11,8 +11,8 @@ from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import log_normalizer
-from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import write_column
+from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 
@@ -57,7 +57,7 @@ class IndependentSearch(Search):
         token_ids = self.choose(allowed, position, problem)
         done, exists = state.done, state.exists
         if self._may_run_out(problem):
-            fits = ops.greater(_values_at(allowed, token_ids), IMPOSSIBLE / 2)
+            fits = ops.greater(pick(allowed, token_ids), IMPOSSIBLE / 2)
             exists = ops.logical_and(exists, ops.logical_or(done, fits))
             done = ops.logical_or(done, ops.logical_not(fits))
         token_scores = state.token_scores
@@ -128,15 +128,4 @@ class _Targets(NamedTuple):
 
 def _log_probabilities(logits, token_ids):
     """Those of tokens `(B, W)`, by the logits `(B, W, V)` of the step."""
-    return _values_at(logits, token_ids) - ops.squeeze(
-        log_normalizer(logits), 2
-    )
-
-
-def _values_at(logits, token_ids):
-    """The logits `(B, W, V)` of tokens `(B, W)`."""
-    values = take_rows(
-        ops.reshape(logits, (-1, logits.shape[-1])),
-        ops.reshape(token_ids, (-1, 1)),
-    )
-    return ops.reshape(values, ops.shape(token_ids))
+    return pick(logits, token_ids) - ops.squeeze(log_normalizer(logits), 2)

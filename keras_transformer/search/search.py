@@ -13,9 +13,10 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
 from keras_transformer.slices import numbered
+from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only import gather_rows
+from keras_transformer.tensorflow_only import gather
 
 # Added to the logit of what must not be chosen. Finite, so that sums over a
 # target stay so; far below any real one.
@@ -308,7 +309,7 @@ def take_rows(x, places):
     As one gather; `ops.take_along_axis` copies the whole of `x` first.
     """
     if keras.backend.backend() == "tensorflow":
-        return gather_rows(x, places)
+        return gather(x, places, axis=1, batch_dims=1)
     size = ops.shape(x)[1]
     flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
     first = numbered(places, axis=0) * size
@@ -368,9 +369,8 @@ def _block_ngrams(logits, target_ids, position, size):
         ops.greater_equal(ends, size - 1), ops.less(ends, position)
     )  # (T,)
     for back in range(1, size):
-        last = ops.take(
-            target_ids, ops.maximum(position - back, 0), axis=2
-        )  # (B, W)
+        place = ops.maximum(position - back, 0)
+        last = take(target_ids, place, axis=2)  # (B, W)
         # Not `ops.roll`, which LiteRT has no operation for.
         before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))
         before = before[:, :, :-back]  # (B, W, T)

@@ -17,6 +17,7 @@ from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
+from keras_transformer.slices import take
 from keras_transformer.translator import longest_source
 
 QUANTIZATIONS = (None, "float16", "int8")
@@ -179,8 +180,8 @@ def _int8_form(table):
 
 def _look_up_int8(rows, scales):
     def look_up(ids):
-        taken = ops.cast(ops.take(rows, ids, axis=0), "float32")
-        return taken * ops.take(scales, ids, axis=0)
+        taken = ops.cast(take(rows, ids), "float32")
+        return taken * take(scales, ids)
 
     return look_up
 
@@ -192,7 +193,7 @@ def _float16_form(table):
 
 def _look_up_float16(bits):
     def look_up(ids):
-        taken = tf.bitcast(ops.take(bits, ids, axis=0), tf.float16)
+        taken = tf.bitcast(take(bits, ids), tf.float16)
         return ops.cast(taken, "float32")
 
     return look_up

@@ -7,6 +7,8 @@ from keras_transformer.checks import check_share
 from keras_transformer.masking import token_weights
 from keras_transformer.masking import weights_of_tokens
 from keras_transformer.product import product_of
+from keras_transformer.slices import pick
+from keras_transformer.slices import take
 from keras_transformer.tensorflow_only import replica_context
 
 
@@ -77,8 +79,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         return loss * share * replicas.num_replicas_in_sync
 
     def call(self, y_true, y_pred):
-        ids = ops.cast(y_true, "int32")
-        return smoothed_crossentropy(ids, y_pred, self.label_smoothing)
+        return smoothed_crossentropy(y_true, y_pred, self.label_smoothing)
 
     def get_config(self):
         """Returns the arguments."""
@@ -97,13 +98,14 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     they are the product of, the gradients are of that instead.
 
     Args:
-        ids: Int32 tensor `(B, T)`.
+        ids: Tensor `(B, T)` of integers; Keras hands losses floats.
         logits: Float tensor `(B, T, V)`.
         label_smoothing: Share `e`.
 
     Returns:
         Float32 tensor `(B, T)`, in nats.
     """
+    ids = ops.cast(ids, "int32")
     product = product_of(logits)
     if product is not None:
         return _product_crossentropy(ids, logits, *product, label_smoothing)
@@ -170,7 +172,7 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
             weighted = _rows(vectors) * weights  # (B T, D)
             of_vectors = (
                 ops.matmul(_rows(probabilities), embeddings)
-                - label_share * ops.take(embeddings, labels, axis=0)
+                - label_share * take(embeddings, labels)
                 - label_smoothing * mean_embedding
             )
             # `x^T P`: to transpose the probabilities would copy them.
@@ -201,9 +203,9 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
         mean_logits: Float32 tensor `(B, T)`, used where there is smoothing.
         label_smoothing: Share `e`.
     """
-    label_logits = logits_of(ids, logits)  # (B, T)
+    label_logits = pick(logits, ids)  # (B, T)
     probabilities = ops.softmax(logits, axis=-1)
-    label_probabilities = logits_of(ids, probabilities)
+    label_probabilities = pick(probabilities, ids)
     log_normalizer = _log_normalizer(
         logits, probabilities, label_logits, label_probabilities
     )
@@ -216,12 +218,6 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
 def _rows(x):
     """Takes all axes but the last as one."""
     return ops.reshape(x, (-1, x.shape[-1]))
-
-
-def logits_of(ids, logits):
-    """Picks the logits `(B, T)` of ids `(B, T)` out of `(B, T, V)`."""
-    ids = ops.expand_dims(ops.cast(ids, "int32"), -1)
-    return ops.squeeze(ops.take_along_axis(logits, ids, axis=-1), -1)
 
 
 def _log_normalizer(logits, probabilities, label_logits, label_probabilities):

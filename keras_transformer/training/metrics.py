@@ -63,7 +63,7 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
-        nats = smoothed_crossentropy(ops.cast(y_true, "int32"), y_pred)
+        nats = smoothed_crossentropy(y_true, y_pred)
         super().update_state(nats, token_weights(y_true, sample_weight))
 
     def result(self):

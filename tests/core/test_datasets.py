@@ -57,6 +57,22 @@ def test_fit_checks_the_ids_of_the_first_batch(name):
             make_model().fit(tf.data.Dataset.from_tensors(elements))
 
 
+@pytest.mark.parametrize("name", ["source_ids", "target_ids", "y"])
+def test_tensorflow_finds_the_ids_of_a_later_batch(name):
+    inputs, labels = copy_task(2)
+    good = {**inputs, "y": labels}
+    model = make_model()
+    for wrong in (-1, V):
+        bad = {**good, name: np.full_like(good[name], wrong)}
+        batches = {key: np.stack([good[key], bad[key]]) for key in good}
+        dataset = tf.data.Dataset.from_tensor_slices(
+            ({key: batches[key] for key in inputs}, batches["y"])
+        )
+        message = re.escape(f"= {wrong} is not in [0, 13)")
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            model.fit(dataset, verbose=0)
+
+
 def test_fit_checks_the_lengths_of_the_first_batch():
     model = make_model(positional_encoding="learned", max_length=S - 1)
     with pytest.raises(ValueError, match="must not be longer than `max_len"):

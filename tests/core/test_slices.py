@@ -7,6 +7,8 @@ from keras import ops
 
 from keras_transformer import tensorflow_only
 from keras_transformer.slices import numbered
+from keras_transformer.slices import pick
+from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 
 from .compiled import of_any_size
@@ -22,6 +24,32 @@ def test_places_of_any_tensor_are_numbered(dtype, axis):
     numbers = of_any_size(lambda x: numbered(x, axis), 3, dtype)
     np.testing.assert_array_equal(numbers(x), np.arange(x.shape[axis]))
     np.testing.assert_array_equal(numbered(x, axis), np.arange(x.shape[axis]))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_places_are_taken(axis):
+    x = np.arange(60, dtype="int32").reshape((3, 4, 5))
+    places = np.array([[2, 0], [1, 1]], "int32")
+
+    def taken(x):
+        return take(x, places, axis)
+
+    for function in (taken, xla(taken), of_any_size(taken, 3, "int32")):
+        np.testing.assert_array_equal(function(x), np.take(x, places, axis))
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_one_entry_of_each_row_is_picked(rank):
+    x = np.arange(60, dtype="int32").reshape((3, 4, 5)[-rank:-1] + (-1,))
+    places = np.arange(x[..., 0].size, dtype="int32") % x.shape[-1]
+    places = places.reshape(x.shape[:-1])
+    expected = np.take_along_axis(x, places[..., None], axis=-1)[..., 0]
+
+    def picked(x):
+        return pick(x, places)
+
+    for function in (picked, xla(picked), of_any_size(picked, rank, "int32")):
+        np.testing.assert_array_equal(function(x), expected)
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 7, 5)])
