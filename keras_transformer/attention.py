@@ -179,30 +179,40 @@ class MultiHeadAttention(Layer):
         output, weights = self.attend(query, keys, values, mask, training)
         return (output, weights) if return_attention_scores else output
 
-    def keys_and_values(self, value, key=None):
-        """Projects `(B, S, D)` to keys and values, `(B, N, S, H)` each."""
+    def keys_and_values(self, value, key=None, width=None):
+        """Projects `(B, S, D)` to keys and values, `(B, N, S, H)` each.
+
+        With a `width` `S`, from rows `(B S, D)`.
+        """
         key = value if key is None else key
+        keys, values = self.key_projection(key), self.value_projection(value)
         return (
-            self._split_heads(self.key_projection(key), self.key_dim),
-            self._split_heads(self.value_projection(value), self.value_dim),
+            self._split_heads(keys, self.key_dim, width),
+            self._split_heads(values, self.value_dim, width),
         )
 
-    def attend(self, query, keys, values, mask=None, training=None):
+    def attend(self, query, keys, values, mask=None, training=None, width=None):
         """Attends projected keys and values, `(B, N, S, H)` each.
 
+        Args:
+            query: Float tensor `(B, T, D)`; with a `width` `T`, which must be
+                an integer, rows `(B T, D)`.
+            keys: From `keys_and_values`.
+            values: From `keys_and_values`.
+            mask: Bool tensor that broadcasts to `(B, T, S)`.
+            training: Whether dropout is on.
+            width: Number of queries that belong together, where they are rows.
+
         Returns:
-            The output `(B, T, D)` and the weights `(B, N, T, S)`.
+            The output, like `query`, and the weights `(B, N, T, S)`.
         """
-        query = self._split_heads(self.query_projection(query), self.key_dim)
+        query = self.query_projection(query)
+        query = self._split_heads(query, self.key_dim, width)
         weights = attention_weights(query, keys, mask)  # (B, N, T, S)
         probabilities = ops.cast(weights, values.dtype)
         probabilities = self.attention_dropout(probabilities, training=training)
         heads = ops.matmul(probabilities, values)  # (B, N, T, H)
-        heads = ops.transpose(heads, (0, 2, 1, 3))
-        heads = ops.reshape(
-            heads, (-1, size(heads, 1), self.num_heads * self.value_dim)
-        )
-        return self.output_projection(heads), weights
+        return self.output_projection(self._join_heads(heads, width)), weights
 
     def get_config(self):
         return {
@@ -215,6 +225,23 @@ class MultiHeadAttention(Layer):
             "use_bias": self.use_bias,
         }
 
-    def _split_heads(self, x, head_dim):
-        x = ops.reshape(x, (-1, size(x, 1), self.num_heads, head_dim))
-        return ops.transpose(x, (0, 2, 1, 3))  # (B, N, T, H)
+    def _split_heads(self, x, head_dim, width):
+        """Makes `(B, N, T, H)` of `(B, T, N H)`, or of rows `(B T, N H)`."""
+        length = size(x, 1) if width is None else width
+        if _is_one(length):  # nothing to transpose
+            return ops.reshape(x, (-1, self.num_heads, 1, head_dim))
+        x = ops.reshape(x, (-1, length, self.num_heads, head_dim))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def _join_heads(self, heads, width):
+        """Makes `(B, T, N H)` of `(B, N, T, H)`, or rows `(B T, N H)`."""
+        length = size(heads, 2)
+        if not _is_one(length):
+            heads = ops.transpose(heads, (0, 2, 1, 3))
+        units = self.num_heads * self.value_dim
+        shape = (-1, length, units) if width is None else (-1, units)
+        return ops.reshape(heads, shape)
+
+
+def _is_one(length):
+    return isinstance(length, int) and length == 1

@@ -198,12 +198,13 @@ class DecoderLayer(Layer):
         encoded_cache,
         visible,
         encoded_mask=None,
+        width=1,
     ):
         """Computes one position, the same as `call` does for all.
 
         Args:
-            inputs: Float tensor of shape `(B, W, D)`, that position of each
-                of the `W` hypotheses of a sentence.
+            inputs: Float tensor of shape `(B W, D)`, that position of each
+                hypothesis of each sentence.
             position: Which position that is, scalar int32 tensor from 0.
             cache: Keys and values of the positions before, `(B, N, L W, H)`
                 each, for at most `L` positions.
@@ -212,28 +213,26 @@ class DecoderLayer(Layer):
             visible: Bool tensor that broadcasts to `(B, W, L W)`, `True`
                 where a hypothesis may attend what was kept.
             encoded_mask: Bool tensor of shape `(B, S)`.
+            width: Number `W` of hypotheses of a sentence.
 
         Returns:
-            Float tensor of shape `(B, W, D)`, and `cache` with the position
+            Float tensor of shape `(B W, D)`, and `cache` with the position
             written.
         """
         x = inputs
         # 1. Self-attention over what was kept and this position.
         y = self.self_attention_add_norm.before(x)
-        first = position * inputs.shape[1]
+        keys_and_values = self.self_attention.keys_and_values(y, width=width)
         cache = tuple(
-            write_slice(kept, first, new)
-            for kept, new in zip(
-                cache, self.self_attention.keys_and_values(y), strict=True
-            )
+            write_slice(kept, position * width, new)
+            for kept, new in zip(cache, keys_and_values, strict=True)
         )
-        y, _ = self.self_attention.attend(y, *cache, mask=visible)
+        y, _ = self.self_attention.attend(y, *cache, visible, width=width)
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
-        y, _ = self.cross_attention.attend(
-            y, *encoded_cache, mask=combine_masks(encoded_mask=encoded_mask)
-        )
+        mask = combine_masks(encoded_mask=encoded_mask)
+        y, _ = self.cross_attention.attend(y, *encoded_cache, mask, width=width)
         x = self.cross_attention_add_norm(x, y)
         # 3. Feed-forward network.
         y = self.feed_forward(self.feed_forward_add_norm.before(x))
@@ -445,8 +444,10 @@ class Decoder(Layer):
             Float tensor of shape `(B, W, D)` and the cache for the next step.
         """
         keys, _ = cache[0]
-        visible = _visible(position, keys, inputs.shape[1], ancestry)
-        x = inputs
+        width = inputs.shape[1]
+        visible = _visible(position, keys, width, ancestry)
+        # As rows, which layers multiply without a change of shape.
+        x = ops.reshape(inputs, (-1, inputs.shape[2]))
         new_cache = []
         for layer, layer_cache, layer_encoded_cache in zip(
             self.layers, cache, encoded_cache, strict=True
@@ -458,9 +459,11 @@ class Decoder(Layer):
                 layer_encoded_cache,
                 visible,
                 encoded_mask,
+                width,
             )
             new_cache.append(layer_cache)
-        return self.final_norm(x), new_cache
+        x = ops.reshape(self.final_norm(x), (-1, width, inputs.shape[2]))
+        return x, new_cache
 
     def get_config(self):
         return {

@@ -1,6 +1,7 @@
 """What every test stands on: quiet logs, seeds and full float32 precision."""
 
 import os
+import random
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # One thread a process: the models are tiny, and pytest-xdist fills the cores.
@@ -12,6 +13,7 @@ os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 
 import hypothesis
 import keras
+import numpy as np
 import pytest
 
 # The same examples in every run; no deadline, as the first one may compile.
@@ -23,6 +25,8 @@ hypothesis.settings.register_profile(
     max_examples=25,
 )
 hypothesis.settings.load_profile("tests")
+
+SEED = 20170612
 
 
 def pytest_configure(config):
@@ -47,9 +51,20 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.name != longest)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def seed_of_every_library():
+    keras.utils.set_random_seed(SEED)
+
+
 @pytest.fixture(autouse=True)
 def seed():
-    keras.utils.set_random_seed(20170612)
+    """Seeds all that Keras draws weights from.
+
+    TensorFlow, given a seed, forgets the functions it has made ready to run:
+    each would be made ready again in each test.
+    """
+    random.seed(SEED)
+    np.random.seed(SEED)
 
 
 @pytest.fixture(autouse=True)
