@@ -262,6 +262,17 @@ def test_a_signal_to_one_process_stops_all(alone, text, tmp_path):
     assert_same(folder, alone)
 
 
+def run_on_tensorflow(code):
+    """Runs code in a process of its own, whose devices it may choose."""
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+
+
 MIRRORED_ADAM = """
 import keras
 import numpy as np
@@ -269,8 +280,6 @@ import tensorflow as tf
 
 import keras_transformer as kt
 
-dtype, *cases = {cases}
-keras.config.set_dtype_policy(dtype)
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(
     cpu, [tf.config.LogicalDeviceConfiguration()] * 2
@@ -298,16 +307,28 @@ def train(options, devices):
     return losses, model.get_weights()
 
 
-tolerance = 1e-5 if dtype == "float32" else 1e-2
-for options in cases:
-    losses, weights = train(options, ["CPU:0", "CPU:1"])
-    expected_losses, expected = train(options, ["CPU:0"])
-    np.testing.assert_allclose(losses, expected_losses, atol=tolerance)
-    for weight, other in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(weight, other, atol=tolerance)
+CASES = [
+    {"global_clipnorm": 0.1},
+    {"clipvalue": 0.01, "use_ema": True},
+    {"gradient_accumulation_steps": 3},
+    {
+        "gradient_accumulation_steps": 2,
+        "global_clipnorm": 0.1,
+        "weight_decay": 0.1,
+        "amsgrad": True,
+    },
+]
+for dtype, tolerance in (("float32", 1e-5), ("mixed_float16", 1e-2)):
+    keras.config.set_dtype_policy(dtype)
+    for options in CASES:
+        losses, weights = train(options, ["CPU:0", "CPU:1"])
+        expected_losses, expected = train(options, ["CPU:0"])
+        np.testing.assert_allclose(losses, expected_losses, atol=tolerance)
+        for weight, other in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(weight, other, atol=tolerance)
 
 try:
-    train({{"use_ema": True, "gradient_accumulation_steps": 2}}, None)
+    train({"use_ema": True, "gradient_accumulation_steps": 2}, None)
 except ValueError as error:
     assert "`gradient_accumulation_steps` goes without" in str(error), error
 else:
@@ -316,27 +337,8 @@ else:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-def test_adam_clips_and_accumulates_what_all_devices_have(dtype):
-    cases = [
-        dtype,
-        {"global_clipnorm": 0.1},
-        {"clipvalue": 0.01, "use_ema": True},
-        {"gradient_accumulation_steps": 3},
-        {
-            "gradient_accumulation_steps": 2,
-            "global_clipnorm": 0.1,
-            "weight_decay": 0.1,
-            "amsgrad": True,
-        },
-    ]
-    process = subprocess.run(
-        [sys.executable, "-c", MIRRORED_ADAM.format(cases=cases)],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
+def test_adam_clips_and_accumulates_what_all_devices_have():
+    run_on_tensorflow(MIRRORED_ADAM)
 
 
 MIRRORED_LOSS_SCALE = """
@@ -378,13 +380,7 @@ assert np.abs(model.get_weights()[0] - before[0]).max() > 0.05
 
 @pytest.mark.slow
 def test_no_update_where_the_gradients_of_any_device_overflow():
-    process = subprocess.run(
-        [sys.executable, "-c", MIRRORED_LOSS_SCALE],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
+    run_on_tensorflow(MIRRORED_LOSS_SCALE)
 
 
 MIRRORED_DROPOUT = """
@@ -421,13 +417,7 @@ for other in (second, again):
 
 @pytest.mark.slow
 def test_each_device_drops_other_entries():
-    process = subprocess.run(
-        [sys.executable, "-c", MIRRORED_DROPOUT],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
+    run_on_tensorflow(MIRRORED_DROPOUT)
 
 
 MODEL_PARALLEL = """

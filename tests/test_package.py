@@ -86,8 +86,13 @@ print(float(keras.ops.sum(model({"source_ids": ids, "target_ids": ids}))))
     "imports",
     [
         "import keras_transformer; import keras",
-        "import keras; import keras_transformer",
-        "import keras_transformer.training; import keras",
+        pytest.param(
+            "import keras; import keras_transformer", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "import keras_transformer.training; import keras",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["before keras", "after keras", "a part before keras"],
 )

@@ -384,6 +384,7 @@ def test_other_text_is_refused(trained, tmp_path, text):
         train(trained.folder, text, trained.settings, validation=other)
 
 
+@pytest.mark.slow
 def test_text_that_came_later_is_text_of_the_training(text, tmp_path):
     folder, settings = tmp_path / "run", {"epochs": 1}
     train(folder, text, settings, validation=None)
@@ -445,6 +446,7 @@ def test_text_to_train_on_can_be_read_twice(text, tmp_path):
         train(tmp_path / "run", (text[0], pipe))
 
 
+@pytest.mark.slow
 def test_learning_rate_falls_to_zero_with_the_last_epoch(tmp_path, text):
     """And by what was set at first, in a training that goes on."""
     options = {"decay": "cosine", "warmup_steps": 2, "epochs": 2}
@@ -614,6 +616,7 @@ def long_text(tmp_path):
     return write_text(tmp_path, [("cat " * 50, "Katze")] + PAIRS)
 
 
+@pytest.mark.slow
 def test_training_starts_from_another_translator(
     start, text, long_text, tmp_path, capsys
 ):
@@ -767,6 +770,7 @@ def test_a_vocabulary_is_taken_from_a_file(text, tmp_path, others_vocabulary):
     assert translator.model.tie_source
 
 
+@pytest.mark.slow
 def test_vocabularies_of_both_sides_are_taken_from_files(
     text, tmp_path, others_vocabulary
 ):

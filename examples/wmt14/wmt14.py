@@ -43,7 +43,7 @@ DRY_LINES = 500
 DRY_TEST_LINES = 2
 DRY_VOCABULARY_SIZE = 500
 DRY_TOKENS = 3_000
-DRY_RECIPE = {"updates": 20, "last": 2, "every": 9, "dropout": 0.1}
+DRY_RECIPE = {"updates": 12, "last": 2, "every": 5, "dropout": 0.1}
 
 
 def is_clean(source, target):
