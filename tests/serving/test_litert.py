@@ -355,6 +355,8 @@ def test_no_step_allocates_anew(exported, name):
         and index not in begins  # as `decode_step`
     ]
     assert not {"WHILE", "RANGE", "FILL", "BROADCAST_TO"} & kinds(loop)
+    if name == "bpe":  # whose steps have one token of each sentence
+        assert "TRANSPOSE" not in kinds(loop)
     made_by = {
         output: name_of(operator)
         for operator in loop.operators
