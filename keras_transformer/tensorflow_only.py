@@ -180,9 +180,9 @@ def write_slice(x, position, update):
 def gather(x, places, axis, batch_dims=0):
     """Takes what is at places of an axis, on TensorFlow.
 
-    With `batch_dims`, places of each row of its own, without the sizes that it
-    needs to count the rows of all: what has a size that a LiteRT graph computes
-    makes it arrange its memory anew.
+    With `batch_dims`, each row has places of its own. To count the rows of all
+    one after another instead needs sizes, and what has a size that a LiteRT
+    graph computes makes it arrange its memory anew.
     """
     import tensorflow as tf
 
