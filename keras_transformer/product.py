@@ -9,21 +9,24 @@ carry `x` and `E` as they carry their mask.
 import contextlib
 
 import keras
+from keras import ops
 
 
 def keep_product(logits, vectors, embeddings):
     """Notes on logits that they are `vectors embeddings^T`.
 
-    Only in float32, as the loss computes in it, and on TensorFlow: XLA makes
-    one pass over memory of what JAX computes with the logits.
+    Not in float16, whose range is too small for probabilities, and only on
+    TensorFlow: XLA makes one pass over memory of what JAX computes with the
+    logits.
 
     Args:
         logits: Float tensor, the last axis `V` wide.
         vectors: Float tensor, as many axes, the last `D` wide.
         embeddings: Float tensor `(V, D)`.
     """
-    is_float32 = keras.backend.standardize_dtype(logits.dtype) == "float32"
-    if is_float32 and keras.backend.backend() == "tensorflow":
+    dtype = keras.backend.standardize_dtype(logits.dtype)
+    is_wide = dtype in ("float32", "bfloat16")
+    if is_wide and keras.backend.backend() == "tensorflow":
         logits._kept_product = (vectors, embeddings)
 
 
@@ -36,13 +39,28 @@ def offered_product(logits):
     if not hasattr(logits, "_kept_product"):
         yield
         return
-    logits._offered_product = logits._kept_product
+    logits._offered_product = (logits, *logits._kept_product)
     try:
         yield
     finally:
         del logits._offered_product
 
 
+def cast_product(logits, dtype):
+    """Casts logits, which go on offering what they offered.
+
+    A loss of Keras casts them before it calls what computes it.
+    """
+    cast = ops.cast(logits, dtype)
+    for name in ("_keras_mask", "_offered_product"):
+        if hasattr(logits, name):
+            setattr(cast, name, getattr(logits, name))
+    return cast
+
+
 def product_of(logits):
-    """Returns the vectors and embeddings that are offered, or `None`."""
+    """What logits offer: themselves before a cast, vectors and embeddings.
+
+    `None` where they offer nothing.
+    """
     return getattr(logits, "_offered_product", None)

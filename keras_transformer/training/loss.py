@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer.checks import check_share
 from keras_transformer.masking import token_weights
 from keras_transformer.masking import weights_of_tokens
+from keras_transformer.product import cast_product
 from keras_transformer.product import product_of
 from keras_transformer.slices import pick
 from keras_transformer.slices import take
@@ -68,6 +69,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         if sample_weight is not None:
             sample_weight = weights_of_tokens(sample_weight, y_true)
+        if product_of(y_pred) is not None:
+            y_pred = cast_product(y_pred, self.dtype)
         loss = super().__call__(y_true, y_pred, sample_weight)
         replicas = replica_context()
         if replicas is None or self.reduction != "mean_with_sample_weight":
@@ -108,7 +111,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     ids = ops.cast(ids, "int32")
     product = product_of(logits)
     if product is not None:
-        return _product_crossentropy(ids, logits, *product, label_smoothing)
+        return _product_crossentropy(ids, *product, label_smoothing)
 
     @ops.custom_gradient
     def crossentropy(logits):
@@ -145,11 +148,15 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
     logits; those of the labels are a row of `E` and of `x` for each token, and
     those of smoothing one row for all. The weight of a token goes on `x`.
 
+    What is as large as the logits stays in their dtype, all else is computed
+    in float32. In bfloat16 a loss is then off by up to 2^-8 nats, either way,
+    where the logits themselves are by more.
+
     Args:
         ids: Int32 tensor `(B, T)`.
-        logits: Float32 tensor `(B, T, V)`.
-        vectors: Float32 tensor `(B, T, D)`.
-        embeddings: Float32 tensor `(V, D)`.
+        logits: Float tensor `(B, T, V)`.
+        vectors: Float tensor `(B, T, D)`, of the same dtype.
+        embeddings: Float tensor `(V, D)`, of the same dtype.
         label_smoothing: Share `e`.
 
     Returns:
@@ -160,8 +167,10 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
 
     @ops.custom_gradient
     def crossentropy(vectors, embeddings):
-        mean_embedding = ops.mean(embeddings, axis=0)
-        mean_logits = ops.sum(vectors * mean_embedding, axis=-1)
+        dtype = vectors.dtype
+        mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
+        exact_vectors = ops.cast(vectors, "float32")
+        mean_logits = ops.sum(exact_vectors * mean_embedding, axis=-1)
         loss, probabilities, _ = _loss_and_softmax(
             ids, logits, mean_logits, label_smoothing
         )
@@ -169,25 +178,25 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
         def gradient(upstream):
             labels = ops.reshape(ids, (-1,))
             weights = ops.reshape(upstream, (-1, 1))  # (B T, 1)
-            weighted = _rows(vectors) * weights  # (B T, D)
-            of_vectors = (
-                ops.matmul(_rows(probabilities), embeddings)
-                - label_share * take(embeddings, labels)
+            weighted = _rows(exact_vectors) * weights  # (B T, D)
+            expected = ops.matmul(_rows(probabilities), embeddings)
+            of_vectors = weights * (
+                ops.cast(expected, "float32")
+                - label_share * ops.cast(take(embeddings, labels), "float32")
                 - label_smoothing * mean_embedding
             )
             # `x^T P`: to transpose the probabilities would copy them.
+            attracted = ops.matmul(
+                ops.cast(ops.transpose(weighted), dtype), _rows(probabilities)
+            )
             of_embeddings = (
-                ops.transpose(
-                    ops.matmul(ops.transpose(weighted), _rows(probabilities))
-                )
+                ops.cast(ops.transpose(attracted), "float32")
                 - label_share
                 * ops.segment_sum(weighted, labels, vocabulary_size)
                 - label_smoothing / vocabulary_size * ops.sum(weighted, axis=0)
             )
-            return (
-                ops.reshape(of_vectors * weights, ops.shape(vectors)),
-                of_embeddings,
-            )
+            of_vectors = ops.reshape(of_vectors, ops.shape(vectors))
+            return ops.cast(of_vectors, dtype), ops.cast(of_embeddings, dtype)
 
         return loss, gradient
 
@@ -199,13 +208,16 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
 
     Args:
         ids: Int32 tensor `(B, T)`.
-        logits: Float32 tensor `(B, T, V)`.
+        logits: Float tensor `(B, T, V)`.
         mean_logits: Float32 tensor `(B, T)`, used where there is smoothing.
         label_smoothing: Share `e`.
+
+    Returns:
+        Two float32 tensors `(B, T)`, and between them one like `logits`.
     """
-    label_logits = pick(logits, ids)  # (B, T)
+    label_logits = ops.cast(pick(logits, ids), "float32")  # (B, T)
     probabilities = ops.softmax(logits, axis=-1)
-    label_probabilities = pick(probabilities, ids)
+    label_probabilities = ops.cast(pick(probabilities, ids), "float32")
     log_normalizer = _log_normalizer(
         logits, probabilities, label_logits, label_probabilities
     )
@@ -231,7 +243,8 @@ def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
         ops.all(label_probabilities > 1e-30),
         lambda: label_logits - ops.log(label_probabilities),
         lambda: (
-            ops.max(logits, axis=-1) - ops.log(ops.max(probabilities, axis=-1))
+            ops.cast(ops.max(logits, axis=-1), "float32")
+            - ops.log(ops.cast(ops.max(probabilities, axis=-1), "float32"))
         ),
     )
 
