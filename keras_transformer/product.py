@@ -39,7 +39,7 @@ def offered_product(logits):
     if not hasattr(logits, "_kept_product"):
         yield
         return
-    logits._offered_product = (logits, *logits._kept_product)
+    logits._offered_product = logits._kept_product
     try:
         yield
     finally:
@@ -59,8 +59,5 @@ def cast_product(logits, dtype):
 
 
 def product_of(logits):
-    """What logits offer: themselves before a cast, vectors and embeddings.
-
-    `None` where they offer nothing.
-    """
+    """Returns the vectors and embeddings that are offered, or `None`."""
     return getattr(logits, "_offered_product", None)

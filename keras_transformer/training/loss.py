@@ -111,7 +111,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     ids = ops.cast(ids, "int32")
     product = product_of(logits)
     if product is not None:
-        return _product_crossentropy(ids, *product, label_smoothing)
+        return _product_crossentropy(ids, logits, *product, label_smoothing)
 
     @ops.custom_gradient
     def crossentropy(logits):
@@ -148,14 +148,13 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
     logits; those of the labels are a row of `E` and of `x` for each token, and
     those of smoothing one row for all. The weight of a token goes on `x`.
 
-    What is as large as the logits stays in their dtype, all else is computed
-    in float32. In bfloat16 a loss is then off by up to 2^-8 nats, either way,
-    where the logits themselves are by more.
+    The two products with the softmax are of the dtype of `x` and `E`, all else
+    is in float32.
 
     Args:
         ids: Int32 tensor `(B, T)`.
-        logits: Float tensor `(B, T, V)`.
-        vectors: Float tensor `(B, T, D)`, of the same dtype.
+        logits: Float32 tensor `(B, T, V)`.
+        vectors: Float tensor `(B, T, D)`.
         embeddings: Float tensor `(V, D)`, of the same dtype.
         label_smoothing: Share `e`.
 
@@ -176,10 +175,11 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
         )
 
         def gradient(upstream):
+            shares = ops.cast(_rows(probabilities), dtype)  # (B T, V)
             labels = ops.reshape(ids, (-1,))
             weights = ops.reshape(upstream, (-1, 1))  # (B T, 1)
             weighted = _rows(exact_vectors) * weights  # (B T, D)
-            expected = ops.matmul(_rows(probabilities), embeddings)
+            expected = ops.matmul(shares, embeddings)
             of_vectors = weights * (
                 ops.cast(expected, "float32")
                 - label_share * ops.cast(take(embeddings, labels), "float32")
@@ -187,7 +187,7 @@ def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
             )
             # `x^T P`: to transpose the probabilities would copy them.
             attracted = ops.matmul(
-                ops.cast(ops.transpose(weighted), dtype), _rows(probabilities)
+                ops.cast(ops.transpose(weighted), dtype), shares
             )
             of_embeddings = (
                 ops.cast(ops.transpose(attracted), "float32")
@@ -208,16 +208,13 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
 
     Args:
         ids: Int32 tensor `(B, T)`.
-        logits: Float tensor `(B, T, V)`.
+        logits: Float32 tensor `(B, T, V)`.
         mean_logits: Float32 tensor `(B, T)`, used where there is smoothing.
         label_smoothing: Share `e`.
-
-    Returns:
-        Two float32 tensors `(B, T)`, and between them one like `logits`.
     """
-    label_logits = ops.cast(pick(logits, ids), "float32")  # (B, T)
+    label_logits = pick(logits, ids)  # (B, T)
     probabilities = ops.softmax(logits, axis=-1)
-    label_probabilities = ops.cast(pick(probabilities, ids), "float32")
+    label_probabilities = pick(probabilities, ids)
     log_normalizer = _log_normalizer(
         logits, probabilities, label_logits, label_probabilities
     )
@@ -243,8 +240,7 @@ def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
         ops.all(label_probabilities > 1e-30),
         lambda: label_logits - ops.log(label_probabilities),
         lambda: (
-            ops.cast(ops.max(logits, axis=-1), "float32")
-            - ops.log(ops.cast(ops.max(probabilities, axis=-1), "float32"))
+            ops.max(logits, axis=-1) - ops.log(ops.max(probabilities, axis=-1))
         ),
     )
 
