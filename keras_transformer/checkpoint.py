@@ -16,6 +16,7 @@ from keras import ops
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
 from keras_transformer.weights import assign_named_weights
+from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
 
 KEPT = 2  # so that a damaged one has another before it
@@ -293,8 +294,7 @@ def _prepare(model):
         )
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
-    if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()  # within an epoch, `fit` keeps them elsewhere
+    hold_weights(model)
 
 
 def _states(model):

@@ -5,6 +5,7 @@ import threading
 import keras
 
 from keras_transformer.tensorflow_only import graph
+from keras_transformer.weights import hold_weights
 
 # Functions of a model that are kept: as many searches with other options.
 MOST_KEPT = 32
@@ -47,8 +48,8 @@ class Functions:
         backend = keras.backend.backend()
         if backend == "tensorflow" and not jit_compile:
             return graph(lambda inputs: function(self.model, inputs), inputs)
-        if backend == "jax" and jit_compile:
-            return _jitted(self.model, function)
+        if backend == "jax":
+            return _stateless(self.model, function, jit_compile)
         compiled = _Function(self.model, function)
         compiled.compile(jit_compile=jit_compile)
         return compiled.predict_on_batch
@@ -67,22 +68,24 @@ class _Function(keras.Model):
         return self.function(self.model, inputs)
 
 
-def _jitted(model, function):
-    """Compiles with JAX, which leaves the weights where they are.
+def _stateless(model, function, jit_compile):
+    """Runs with JAX, which leaves the weights where they are.
 
     Keras would hand their memory over to each call, and take it back after
     it: no other thread could use the model in the meantime.
     """
     import jax
 
-    @jax.jit
     def compiled(values, inputs):
         state = zip(model.weights, values, strict=True)
         with keras.StatelessScope(state_mapping=state):
             return function(model, inputs)
 
+    if jit_compile:
+        compiled = jax.jit(compiled)
+
     def run(inputs):
-        model.jax_state_sync()  # where `fit` has the weights, in a callback
+        hold_weights(model)
         outputs = compiled([w.value for w in model.weights], inputs)
         return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 

@@ -5,6 +5,7 @@ was filled up is cut off the results.
 """
 
 import bisect
+import copy
 
 import keras
 import numpy as np
@@ -59,7 +60,7 @@ def generate(
     check_limits(min_length, max_length)
     _check_search(search, model.vocabulary_size)
     # A copy, as what is compiled is kept and the user's own may change.
-    search = search.from_config(search.get_config())
+    search = copy.copy(search)
     inputs = {"source_ids": source_ids}
     if max_length is not None:
         inputs["max_lengths"] = np.full((rows,), max_length, "int32")
@@ -293,12 +294,12 @@ def _filled_up(inputs, to_few_shapes, max_length):
 
 def _found(decode, inputs, jit_compile):
     """Runs a compiled `decode`: arrays to arrays."""
-    model, config = decode.model, decode.search.get_config()
+    model, options = decode.model, {**vars(decode.search)}
     if "seed" in inputs:  # one function for all seeds
-        config.pop("seed", None)
+        options.pop("seed", None)
     key = (
         type(decode.search),
-        repr(config),
+        repr(options),
         decode.capacity,
         decode.needs_scores,
         model.max_length,  # which a user may change

@@ -28,8 +28,8 @@ class Freezable:
         self._freeze()
 
     @classmethod
-    def from_config(cls, config):
-        layer = super().from_config(config)
+    def from_config(cls, config, *args, **kwargs):
+        layer = super().from_config(config, *args, **kwargs)
         layer._freeze()  # what a subclass has made after `build`
         return layer
 

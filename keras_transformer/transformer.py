@@ -313,7 +313,15 @@ class Transformer(Freezable, keras.Model):
         check_choice(tuple(PRESETS), preset=preset)
         return cls(vocabulary_size, **{**PRESETS[preset], **overrides})
 
+    @classmethod
+    def from_config(cls, config, *args, **kwargs):
+        model = super().from_config(config, *args, **kwargs)
+        model.build_all()
+        return model
+
     def build(self, inputs_shape=None):
+        if self.built:
+            return
         vectors_shape = (None, None, self.hidden_dim)
         for layer in (self.source_embedding, self.target_embedding):
             if not layer.built:
@@ -326,6 +334,12 @@ class Transformer(Freezable, keras.Model):
         if self.output_projection is not None:
             self.output_projection.build(vectors_shape)
         super().build(inputs_shape)
+
+    def build_all(self):
+        """Builds layers of a subclass, which are built when they are called."""
+        if not all(layer.built for layer in self._flatten_layers()):
+            ids = keras.KerasTensor((None, None), "int32")
+            self({"source_ids": ids, "target_ids": ids})
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -376,7 +390,8 @@ class Transformer(Freezable, keras.Model):
         Made while the first step is traced, as Keras does on TensorFlow, its
         initial values would stay in the graph: 0.3 GB at base size.
         """
-        if not self.optimizer.built:
+        if self.optimizer is not None and not self.optimizer.built:
+            self.build_all()
             self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
@@ -548,7 +563,8 @@ class Transformer(Freezable, keras.Model):
             through its end token, then padding, `T` the longest. Unless not
             wanted, scores, float32 array `(B,)`, in nats: what the search
             ranks by. Where asked for, the scores of tokens, float32 `(B, T)`,
-            their natural-logarithm probabilities. Where asked for, attention,
+            their natural-logarithm probabilities, with the search's repetition
+            penalty where it ranks by them. Where asked for, attention,
             float32 `(B, T, S)`: the weights of the last layer, mean over its
             heads. A search for `K` > 1 hypotheses adds an axis `K` after `B`,
             the best first, but for `Sampling` in no order; the score of one

@@ -27,6 +27,7 @@ from keras_transformer.translator_folder import read_description
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
 from keras_transformer.weights import assign_weights
+from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
 
 # Logits that a batch may have where they are all computed at once, to score
@@ -115,6 +116,7 @@ class Translator:
                 f"with {special[0]} and {special[1]}. Received: start_token_id="
                 f"{model.start_token_id}, end_token_id={model.end_token_id}."
             )
+        model.build_all()
         self.model = model
         self.tokenizer = tokenizer
         self.target_tokenizer = target_tokenizer
@@ -245,10 +247,22 @@ class Translator:
         model = type(self.model).from_config(
             {**self.model.get_config(), "dtype": dtype}
         )
+        self._check_not_adapted()
+        hold_weights(self.model)
         model.set_weights(self.model.get_weights())
         return Translator(
             model, self.tokenizer, self.target_tokenizer, self.search
         )
+
+    def _check_not_adapted(self):
+        for layer in self.model._flatten_layers():
+            if getattr(layer, "lora_enabled", False):
+                raise ValueError(
+                    "The model must be without LoRA, which its configuration "
+                    f"does not say. Received: {layer.path} with LoRA. Keras "
+                    "merges it in a file: `model.save('merged.keras')`, then a "
+                    "`Translator` of `keras.saving.load_model('merged.keras')`."
+                )
 
     def save(self, path, overwrite: bool = False):
         """Writes the translator to a folder.
@@ -264,7 +278,9 @@ class Translator:
 
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
+            ValueError: If the model is quantised or has LoRA.
         """
+        self._check_not_adapted()
         tokenizers = {"tokenizer": self.tokenizer.model}
         if self.target_tokenizer is not self.tokenizer:
             tokenizers["target_tokenizer"] = self.target_tokenizer.model

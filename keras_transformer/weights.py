@@ -7,12 +7,22 @@ import safetensors.numpy
 from keras import ops
 
 
+def hold_weights(model):
+    """Sees to it that a model has its weights itself.
+
+    On JAX `fit` keeps them elsewhere within an epoch.
+    """
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
 def named_weights(model) -> dict[str, np.ndarray]:
     """The weights of a model by the path of their layers.
 
     Raises:
         ValueError: If two weights have the same path.
     """
+    hold_weights(model)
     weights = {}
     for variable in model.weights:
         name = _weight_name(model, variable)
@@ -103,4 +113,5 @@ def assign_named_weights(model, values: dict, origin: str):
 
 
 def _weight_name(model, variable):
-    return variable.path.removeprefix(f"{model.name}/")
+    # A model may be part of another layer: its name is not all of its path.
+    return variable.path.removeprefix(f"{model.path}/")

@@ -601,6 +601,58 @@ def test_dtype_policies_come_back(tokenizer, tmp_path, dtype):
     assert loaded(TEXTS) == translator(TEXTS)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class LateAdapter(kt.Transformer):
+    """Adds a layer that is built when it is called."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.adapter = keras.layers.Dense(self.hidden_dim, name="adapter")
+
+    def encode(self, source_ids, training=None):
+        return self.adapter(super().encode(source_ids, training=training))
+
+
+def test_layers_that_were_added_come_back(tokenizer, tmp_path):
+    model = LateAdapter(tokenizer.vocabulary_size, **SIZES)
+    translator = kt.Translator(sharpened(model), tokenizer)
+    translator.save(tmp_path)
+    loaded = kt.Translator.load(tmp_path)
+    assert_same(loaded, translator)
+    assert loaded(TEXTS) == translator(TEXTS)
+    halved = translator.with_dtype("bfloat16").model.adapter.kernel
+    np.testing.assert_allclose(halved, model.adapter.kernel, rtol=1e-2)
+
+
+def test_model_inside_of_a_layer_is_saved_as_any_other(tokenizer, tmp_path):
+    class Outer(keras.layers.Layer):
+        def build(self, inputs_shape):
+            self.model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
+
+    outer = Outer(name="outer")
+    outer.build(None)
+    assert outer.model.weights[0].path.startswith("outer/")
+    translator = kt.Translator(outer.model, tokenizer)
+    translator.save(tmp_path)
+    assert_same(kt.Translator.load(tmp_path), translator)
+
+
+def test_model_with_lora_is_refused_until_it_is_merged(tokenizer, tmp_path):
+    model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
+    layer = model.encoder.layers[0].self_attention.query_projection
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    translator = kt.Translator(model, tokenizer)
+    for change in (translator.save, translator.with_dtype):
+        with pytest.raises(ValueError, match="without LoRA.*attention/query"):
+            change("bfloat16")
+    model.save(tmp_path / "merged.keras")
+    merged = keras.saving.load_model(tmp_path / "merged.keras")
+    kt.Translator(merged, tokenizer).save(tmp_path / "merged")
+    loaded = kt.Translator.load(tmp_path / "merged")
+    assert loaded(TEXTS) == translator(TEXTS)
+
+
 def test_saved_twice_is_the_same_translator(translator, saved, tmp_path):
     again = tmp_path / "again"
     kt.Translator.load(saved).save(again)

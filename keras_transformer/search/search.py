@@ -222,7 +222,11 @@ class Search(abc.ABC):
                 ops.squeeze(_columns(problem.prefix_ids, position, 1), 1)
             )  # (B, 1, 1)
             vocabulary = ops.arange(size, dtype="int32")
-            kept = ops.where(ops.equal(vocabulary, forced), logits, IMPOSSIBLE)
+            # Forced, whatever a model thinks of it.
+            possible = ops.maximum(logits, IMPOSSIBLE / 4)
+            kept = ops.where(
+                ops.equal(vocabulary, forced), possible, IMPOSSIBLE
+            )
             x = ops.where(ops.equal(forced, PAD_TOKEN_ID), x, kept)
         return x
 

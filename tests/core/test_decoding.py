@@ -9,6 +9,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import compiled as compiled_module
+from keras_transformer.weights import named_weights
 
 from .compiled import COMPILE
 from .copying import END
@@ -577,28 +578,47 @@ def test_weights_stay_where_they_are(copying_model):
         np.testing.assert_array_equal(ops.convert_to_numpy(array), expected)
 
 
-def test_callback_generates_in_the_middle_of_an_epoch():
+@pytest.mark.parametrize("jit_compile", [None, False])
+def test_callback_generates_in_the_middle_of_an_epoch(jit_compile):
     model = kt.Transformer(V, **SIZES, dropout=0.0)
     model.compile("sgd", kt.LabelSmoothedCrossentropy(0.1), **COMPILE)
-    scores = []
+    scores, weights = [], []
+
+    def look(batch, logs):
+        weights.append(named_weights(model)["token_embedding/embeddings"].sum())
+        of_all = model.score(SOURCE_IDS, SOURCE_IDS, jit_compile=jit_compile)[1]
+        scores.append(of_all.sum())
+
     model.fit(
         {"source_ids": SOURCE_IDS, "target_ids": SOURCE_IDS},
         SOURCE_IDS,
         batch_size=2,
         epochs=2,
-        callbacks=[
-            keras.callbacks.LambdaCallback(
-                on_train_batch_end=lambda batch, logs: scores.append(
-                    model.score(SOURCE_IDS, SOURCE_IDS)[1].sum()
-                )
-            )
-        ],
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=look)],
         verbose=0,
     )
-    assert len(set(scores)) == 4  # each update is seen
+    assert len(set(scores)) == len(set(weights)) == 4  # each update is seen
     np.testing.assert_allclose(
         scores[-1], model.score(SOURCE_IDS, SOURCE_IDS)[1].sum(), rtol=1e-6
     )
+
+
+def test_search_of_a_user_needs_no_configuration(copying_model):
+    class Favoring(kt.GreedySearch):
+        def __init__(self, token_id, **kwargs):
+            super().__init__(**kwargs)
+            self.token_id = token_id
+
+        def choose(self, logits, *arguments):
+            favored = ops.one_hot(self.token_id, V) * 100.0
+            return super().choose(logits + favored, *arguments)
+
+    source_ids = np.array([[4, 5, 3]])
+    for token_id in (6, 7):
+        target_ids, _ = copying_model.generate(
+            source_ids, Favoring(token_id), max_length=2
+        )
+        assert target_ids.tolist() == [[token_id, token_id]]
 
 
 def test_searches_used_last_are_kept(copying_model, monkeypatch):

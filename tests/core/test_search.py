@@ -525,6 +525,20 @@ def test_prefixes_are_forced_and_scored(make):
 
 
 @each_search
+def test_prefix_may_be_what_the_model_forbids(make):
+    table = table_of(4, seed=7)
+    table[:, :, 4] = -np.inf
+    target_ids, *_ = run(
+        make(),
+        table_step(table),
+        [START],
+        [4],
+        prefix_ids=ops.array([[5, 4, 0, 0]]),
+    )
+    assert (target_ids[0, :, :2] == [5, 4]).all()
+
+
+@each_search
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ngrams_are_not_repeated(make, size):
     table = table_of(12, seed=8)

@@ -10,6 +10,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.add_norm import AddNorm
 
+from .compiled import COMPILE
 from .layers import MODEL
 from .layers import B
 from .layers import D
@@ -126,6 +127,52 @@ def test_a_subclass_may_add_layers(tmp_path):
     model.adapter.trainable = False
     again = WithAdapter.from_config(model.get_config())
     assert not again.adapter.trainable and again.encoder.trainable
+
+
+class BuildsLate(kt.Transformer):
+    """Adds a layer that is built when it is called first."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.adapter = keras.layers.Dense(self.hidden_dim, name="adapter")
+
+    def project(self, x):
+        return super().project(self.adapter(x))
+
+
+def test_an_added_layer_that_builds_late_is_trained():
+    config = small_model().get_config()
+    model = BuildsLate.from_config(config)
+    assert model.adapter.built
+    config.pop("name")
+    model = BuildsLate(**config)
+    assert not model.adapter.built
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(), **COMPILE)
+    ids = np.full((2, S), 5)
+    model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+    assert np.any(model.adapter.bias)
+
+
+def test_own_training_step_needs_no_optimizer():
+    class Own(kt.Transformer):
+        def train_step(self, *arguments):
+            return {"loss": keras.ops.zeros(())}
+
+    model = Own.from_config(small_model().get_config())
+    model.compile(optimizer=None, run_eagerly=True)
+    if keras.backend.backend() == "jax":
+        return  # whose steps have states of the optimizer
+    ids = np.full((2, S), 5)
+    model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+
+
+def test_model_may_be_built_again():
+    model = small_model()
+    weights = model.get_weights()
+    model.build(None)
+    model.build({"source_ids": (None, None), "target_ids": (None, None)})
+    for weight, expected in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(weight, expected)
 
 
 @pytest.fixture
