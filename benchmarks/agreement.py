@@ -86,12 +86,16 @@ def main(folder, source, target):
         )
         translator.search = kt.GreedySearch()
         ours = translator(sources)
+        tokenizers = (translator.tokenizer, translator.target_tokenizer)
+        has_text = all(tokenizer.is_fast for tokenizer in tokenizers)
         print(
             "\n| weights | file | same | BLEU | chrF | ms a sentence | peak |"
         )
         for quantization in WEIGHTS:
             path = os.path.join(parent, f"{quantization}.tflite")
-            translator.export_litert(path, quantization, steps=False)
+            translator.export_litert(
+                path, quantization, text=has_text, steps=False
+            )
             scores = kt.corpus_scores(
                 kt.LiteRTTranslator(path)(sources), references
             )

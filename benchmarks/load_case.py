@@ -46,7 +46,7 @@ class SavedModel:
 
     def translate(self, texts):
         translations = self.serve(text=self.constant(texts))["translation"]
-        return [text.decode() for text in translations.numpy()]
+        return translations.numpy().tolist()
 
     @staticmethod
     def num_traces():

@@ -18,11 +18,12 @@ def main(folder, output, *texts):
     translator.export_saved_model(output)
     serve = tf.saved_model.load(output).signatures["serving_default"]
     result = serve(text=tf.constant(texts, tf.string))["translation"].numpy()
+    expected = translator(texts)
+    if result.ndim == 2:  # several for each text, best first
+        result, expected = result[:, 0], [best for best, *_ in expected]
     differences = 0
-    for text, expected, exported in zip(
-        texts, translator(texts), result, strict=True
-    ):
-        same = exported.decode() == expected
+    for text, wanted, exported in zip(texts, expected, result, strict=True):
+        same = exported.decode() == wanted
         differences += not same
         print(
             f"{text}\n-> {exported.decode()} "

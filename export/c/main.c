@@ -160,7 +160,8 @@ static int translate_lines(const struct translator *translator,
         write_line(translation_of(&found, i), stdout);
     }
     clear_translations(&found);
-    if (fflush(stdout) != 0)
+    /* `fflush` does not know of what was lost while the buffer filled up. */
+    if (fflush(stdout) != 0 || ferror(stdout))
         return fail(FAILURE, "cannot write the output: %s", strerror(errno));
     return 0;
 }

@@ -7,6 +7,7 @@ python grpc_client.py < test.en > test.de
 
 import argparse
 import itertools
+import os
 import sys
 
 import grpc
@@ -49,6 +50,12 @@ def translate(texts, channel, model, signature="serving_default", timeout=60.0):
     return [text.decode() for text in translations.tolist()], scores.tolist()
 
 
+def _piped_lines():
+    sys.stdin.reconfigure(encoding="utf-8", newline="\n")
+    for line in sys.stdin:
+        yield line.rstrip("\r\n")
+
+
 def main(arguments=None):
     """Translates arguments, or else what is piped in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -57,7 +64,7 @@ def main(arguments=None):
     parser.add_argument("--model", default="en-de")
     parser.add_argument("--signature", default="serving_default")
     options = parser.parse_args(arguments)
-    lines = iter(options.texts or (line.rstrip("\r\n") for line in sys.stdin))
+    lines = iter(options.texts or _piped_lines())
     try:
         with grpc.insecure_channel(options.address) as channel:
             while texts := list(itertools.islice(lines, LINES)):
@@ -66,6 +73,10 @@ def main(arguments=None):
                 )
                 for translation in translations:
                     print(translation.replace("\n", " "))
+    except UnicodeDecodeError as error:
+        sys.exit(f"The text is not UTF-8: {error}")
+    except BrokenPipeError:  # whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except grpc.RpcError as error:
         sys.exit(f"{options.address}: {error.code().name}: {error.details()}")
 

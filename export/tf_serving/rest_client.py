@@ -10,6 +10,7 @@ import argparse
 import http.client
 import itertools
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
@@ -40,6 +41,7 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         in nats.
 
     Raises:
+        ValueError: If `url` is none.
         OSError: If there is no answer.
         RuntimeError: If the server answers with an error, or with something
             else than translations.
@@ -76,6 +78,12 @@ def _reason(content):
         return content.decode(errors="replace")[:200]
 
 
+def _piped_lines():
+    sys.stdin.reconfigure(encoding="utf-8", newline="\n")
+    for line in sys.stdin:
+        yield line.rstrip("\r\n")
+
+
 def main(arguments=None):
     """Translates arguments, or else what is piped in."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -84,7 +92,7 @@ def main(arguments=None):
     parser.add_argument("--model", default="en-de")
     parser.add_argument("--signature", default="serving_default")
     options = parser.parse_args(arguments)
-    lines = iter(options.texts or (line.rstrip("\r\n") for line in sys.stdin))
+    lines = iter(options.texts or _piped_lines())
     try:
         while texts := list(itertools.islice(lines, LINES)):
             translations, _ = translate(
@@ -92,7 +100,11 @@ def main(arguments=None):
             )
             for translation in translations:
                 print(translation.replace("\n", " "))
-    except (OSError, RuntimeError) as error:
+    except UnicodeDecodeError as error:
+        sys.exit(f"The text is not UTF-8: {error}")
+    except BrokenPipeError:  # whoever reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, RuntimeError, ValueError) as error:
         sys.exit(f"{options.url}: {error}")
 
 

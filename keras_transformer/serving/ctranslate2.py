@@ -18,6 +18,7 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.transformer import Transformer
 
 # CTranslate2's names of the activations that it computes as Keras does.
 ACTIVATIONS = {
@@ -128,7 +129,14 @@ def _check_model(model):
 
 
 def _check_layers(model):
-    """Raises for weights of layers that a subclass has added."""
+    """Raises for what a subclass has added, or computes otherwise."""
+    for name in ("encode", "project", "decode_step"):
+        if getattr(type(model), name) is not getattr(Transformer, name):
+            raise ValueError(
+                "The model must compute as `Transformer` does, which is what "
+                f"CTranslate2 computes. Received: a {type(model).__name__} "
+                f"with a `{name}` of its own."
+            )
     layers = (
         model.source_embedding,
         model.target_embedding,

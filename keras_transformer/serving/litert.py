@@ -51,7 +51,7 @@ def export_litert(
       of the tokens that follow, `keys` and `values`. For programs that search
       in a way of their own.
     - `tokenizers`: `start` int32 `(1,)` -> `source_model` and `target_model`
-      uint8, the SentencePiece models from that byte, `is_fast`, whether
+      uint8, the SentencePiece models from that byte, uint8 `is_fast`, whether
       translations are joined as tensorflow-text's fast operation does, and
       int32 `longest_source`, the most tokens a source may have, `num_slots`
       and `num_hypotheses` of the search.
@@ -403,25 +403,23 @@ class _LiteRTGraph:
         ]
 
     def _tokenizers(self, start):
+        source = self.translator.tokenizer
         target = self.translator.target_tokenizer
         models = {
-            "source_model": self.translator.tokenizer.model,
-            "target_model": target.model,
-            "is_fast": bytes([target.is_fast]),
-        }
-        values = {
-            name: np.frombuffer(model, "uint8")
-            for name, model in models.items()
+            "source_model": np.frombuffer(source.model, "uint8"),
+            "target_model": np.frombuffer(target.model, "uint8"),
         }
         search = self.translator.search
-        for name, number in (
-            ("longest_source", longest_source(self.model)),
-            ("num_slots", search.num_slots),
-            ("num_hypotheses", search.num_hypotheses),
-        ):
-            values[name] = np.array([number], "int32")
+        facts = {
+            "is_fast": np.array([target.is_fast], "uint8"),
+            "longest_source": np.array([longest_source(self.model)], "int32"),
+            "num_slots": np.array([search.num_slots], "int32"),
+            "num_hypotheses": np.array([search.num_hypotheses], "int32"),
+        }
+        # What does not depend on an input could not be an output.
         return {
-            name: tf.slice(value, start, [-1]) for name, value in values.items()
+            **{name: tf.slice(x, start, [-1]) for name, x in models.items()},
+            **{name: tf.slice(x, start * 0, [-1]) for name, x in facts.items()},
         }
 
 

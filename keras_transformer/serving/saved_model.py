@@ -185,15 +185,11 @@ class TranslationGraph(tf.Module):
         return found.target_ids, found.scores
 
     def _checked(self, source_ids):
-        longest = longest_source(self.model)
         size = self.model.source_vocabulary_size
         is_padding = tf.equal(source_ids, 0)
+        lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
         checks = [
-            tf.debugging.assert_less_equal(
-                tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32),
-                longest,
-                f"The source must not be longer than {longest} tokens.",
-            ),
+            self._check_lengths(lengths),
             tf.debugging.Assert(
                 tf.reduce_all((source_ids >= 0) & (source_ids < size)),
                 [f"Source ids must be in [0, {size})."],
@@ -208,6 +204,14 @@ class TranslationGraph(tf.Module):
             # One column at least, as a model needs.
             return tf.pad(source_ids, [[0, 0], [0, 1]])
 
+    def _check_lengths(self, lengths):
+        longest = longest_source(self.model)
+        return tf.debugging.assert_less_equal(
+            lengths,
+            longest,
+            f"The source must not be longer than {longest} tokens.",
+        )
+
     def _filled_up(self, source_ids, rows, length):
         """Adds padding up to one of few shapes."""
         sizes = row_counts(TOKENS_PER_BATCH)
@@ -221,9 +225,12 @@ class TranslationGraph(tf.Module):
 
     def _sources(self, pieces):
         """Adds the end token, but to empty text, and pads: `(B, S)`."""
-        lengths = tf.cast(pieces.row_lengths(), tf.int32)[:, tf.newaxis]
-        ids = tf.pad(pieces.to_tensor(), [[0, 0], [0, 1]])
+        lengths = tf.cast(pieces.row_lengths(), tf.int32)
+        # Before all texts are as long as the longest.
+        with tf.control_dependencies([self._check_lengths(lengths + 1)]):
+            ids = tf.pad(pieces.to_tensor(), [[0, 0], [0, 1]])
         positions = tf.range(tf.shape(ids)[1])
+        lengths = lengths[:, tf.newaxis]
         is_end = tf.equal(positions, lengths) & tf.greater(lengths, 0)
         return tf.where(is_end, self.end_token_id, ids)
 

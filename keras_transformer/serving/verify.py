@@ -322,7 +322,10 @@ def _difference(line, source, texts, expected, found):
 
 
 def _gap(expected, found):
-    return math.inf if found == -math.inf else float(expected - found)
+    # Of two texts that the model cannot score, neither is within a tolerance.
+    if -math.inf in (expected, found):
+        return math.inf
+    return float(expected - found)
 
 
 def _size(path):

@@ -443,14 +443,27 @@ def test_other_activation_is_refused(tokenizer, tmp_path, activation):
 
 
 class WithBias(kt.Transformer):
-    """Computes what CTranslate2 would leave out."""
+    """Has what CTranslate2 would leave out."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.bias = self.add_weight(shape=(self.vocabulary_size,), name="bias")
 
+
+class Cooler(kt.Transformer):
+    """Computes something else with the same weights."""
+
     def project(self, x):
-        return super().project(x) + self.bias
+        return super().project(x) / 2.0
+
+
+def test_a_subclass_that_computes_otherwise_is_refused(tokenizer, tmp_path):
+    config = make_translator(tokenizer).model.get_config()
+    translator = kt.Translator(Cooler.from_config(config), tokenizer)
+    message = "compute as `Transformer` does.*a Cooler with a `project` of"
+    with pytest.raises(ValueError, match=message):
+        translator.export_ctranslate2(tmp_path / "new")
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_subclass_with_other_weights_is_refused(tokenizer, tmp_path):

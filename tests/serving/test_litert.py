@@ -396,6 +396,17 @@ def test_signatures(exported):
     }
 
 
+def test_tokenizers_can_be_read_from_any_byte(exported):
+    folder, translators = exported
+    loaded = interpreter.Interpreter(str(folder / "bpe.tflite"))
+    read = loaded.get_signature_runner("tokenizers")
+    found = read(start=np.array([100], "int32"))
+    model = translators["bpe"].tokenizer.model
+    assert found["source_model"].tobytes() == model[100:]
+    assert found["longest_source"] == [1000]
+    assert found["num_hypotheses"] == [1]
+
+
 def test_signatures_that_were_left_out(exported):
     folder, _ = exported
     loaded = interpreter.Interpreter(str(folder / "beam best 2.tflite"))

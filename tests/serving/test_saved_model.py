@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.serving.run_export import peak_bytes
 from keras_transformer.serving.saved_model import TranslationGraph
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
@@ -504,6 +505,7 @@ def test_text_without_end_is_refused_before_it_is_computed(exported):
     translator, path = exported["shared unigram"]
     signatures = tf.saved_model.load(str(path)).signatures
     text = "the cat sees the dog " * 50_000  # 1 MB
+    before = peak_bytes()
     message = "must not be longer than 4096 tokens"
     for name in ("serving_default", "translate_compiled"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -513,6 +515,11 @@ def test_text_without_end_is_refused_before_it_is_computed(exported):
             signatures[name](source_ids=tf.fill([1, 4097], 5))
     with pytest.raises(ValueError, match="text 1 of [0-9]+ tokens, max_len"):
         translator(["fox", text])
+    # Filled up, these texts would be 4 GB.
+    texts = tf.constant([text, *[""] * 4_000])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        signatures["serving_default"](text=texts)
+    assert peak_bytes() < before + 2**30
     # Padding is no text.
     ids = np.array(source_ids_of(translator), "int32")
     found, expected = (

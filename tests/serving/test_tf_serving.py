@@ -6,7 +6,9 @@ import http.server
 import importlib.util
 import io
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import threading
 
@@ -97,13 +99,18 @@ def test_rest_client_translates(small, rest):
     assert len(scores) == len(TEXTS)
 
 
+def pipe(monkeypatch, content):
+    """Pipes bytes into what reads `sys.stdin`."""
+    stdin = io.TextIOWrapper(io.BytesIO(content))
+    monkeypatch.setattr(sys, "stdin", stdin)
+
+
 def test_rest_client_translates_arguments_and_lines(small, rest, monkeypatch):
     client = load("rest_client")
     lines = [TEXTS[0], "", "fox"] * 50  # more than one request
     for arguments in (lines, []):
         output = io.StringIO()
-        stdin = io.StringIO("".join(f"{line}\r\n" for line in lines))
-        monkeypatch.setattr(sys, "stdin", stdin)
+        pipe(monkeypatch, "".join(f"{line}\r\n" for line in lines).encode())
         with contextlib.redirect_stdout(output):
             client.main(["--url", rest, *arguments])
         found = output.getvalue().split("\n")
@@ -128,6 +135,34 @@ def test_rest_client_names_what_the_server_says(rest):
         client.main(["--url", rest, "--model", "de-en", "fox"])
     with pytest.raises(SystemExit, match="127.0.0.1:1: .*refused"):
         client.main(["--url", "http://127.0.0.1:1", "fox"])
+    with pytest.raises(SystemExit, match="127.0.0.1: unknown url type"):
+        client.main(["--url", "127.0.0.1", "fox"])
+
+
+def test_rest_client_ends_lines_at_newlines_alone(small, rest, monkeypatch):
+    client = load("rest_client")
+    lines = ["the cat\rsees", "the\u2028fox"]
+    pipe(monkeypatch, "\n".join(lines).encode())
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        client.main(["--url", rest])
+    assert output.getvalue().split("\n") == [*small.translator(lines), ""]
+    pipe(monkeypatch, b"the caf\xe9\n")
+    with pytest.raises(SystemExit, match="text is not UTF-8: .* 0xe9 in"):
+        client.main(["--url", rest])
+
+
+def test_rest_client_ends_with_what_reads_it(small, rest):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as nobody:
+        process = subprocess.run(
+            [sys.executable, FOLDER / "rest_client.py", "--url", rest, "fox"],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    assert (process.returncode, process.stderr) == (0, b"")
 
 
 @pytest.fixture(scope="module")

@@ -217,6 +217,20 @@ def test_text_too_long_for_the_model_is_a_fault(small, make_small, monkeypatch):
     assert report.beyond_tolerance == 1
 
 
+def test_text_as_long_as_the_model_takes_is_no_excuse(
+    small, make_small, monkeypatch
+):
+    translator = make_small(positional_encoding="learned", max_length=32)
+    pretend(monkeypatch, ["Hund"])
+    report = kt.verify_export(
+        translator,
+        small.saved_model,
+        LINES[:1],
+        expected=["Katze sieht Hund " * 40],
+    )
+    assert not report.passed
+
+
 def test_foreign_operations_are_a_fault(small, monkeypatch):
     monkeypatch.setattr(
         verify.portable, "foreign_operations", lambda graph: ["XlaSort"]
