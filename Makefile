@@ -30,7 +30,7 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 
 $(VENV)/installed: setup.cfg pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
 	touch $@
 

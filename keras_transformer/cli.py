@@ -5,6 +5,7 @@ Heavy imports wait until a command runs, so that `--help` answers at once.
 
 import enum
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -25,12 +26,17 @@ from keras_transformer.process import end_by_signal
 from keras_transformer.process import open_closed_streams
 from keras_transformer.process import quiet_start
 from keras_transformer.process import signals_handled
+from keras_transformer.process import write_utf_8
 from keras_transformer.train_command import train
 from keras_transformer.version import __version__
 
 # Lines that `translate` has done before it writes them.
 LINES_AT_ONCE = 2000
 STANDARD_INPUT = "standard input"
+# A line of a TensorFlow error that says where, not what: frames are indented.
+GRAPH_PLACE = re.compile(
+    r"\s|Graph execution error:|Detected at node |Node: |<stack traces"
+)
 
 # What a user sees a line of.
 ERRORS = (
@@ -77,6 +83,7 @@ def main():
         app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     open_closed_streams()
+    write_utf_8()
     try:
         app()
     except ERRORS as error:
@@ -86,7 +93,16 @@ def main():
         tensorflow = sys.modules.get("tensorflow")
         if not tensorflow or not isinstance(error, tensorflow.errors.OpError):
             raise
-        _end_with(error.message.partition("\n")[0])
+        _end_with(_reason(error.message))
+
+
+def _reason(message):
+    """The first line of TensorFlow's message that says what is wrong.
+
+    Before it come the nodes of the graph, and where they were defined.
+    """
+    lines = (line for line in message.splitlines() if line.strip())
+    return next((line for line in lines if not GRAPH_PLACE.match(line)), "")
 
 
 def _end_with(error):

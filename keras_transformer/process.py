@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -56,6 +57,12 @@ def open_closed_streams():
         if getattr(sys, name) is None:
             # In this order, each takes the number of its stream.
             setattr(sys, name, open(os.devnull, mode))
+
+
+def write_utf_8():
+    """Writes text as it is read, whatever the locale says."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
 
 
 @contextlib.contextmanager

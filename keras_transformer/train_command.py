@@ -85,6 +85,13 @@ def train(
     model_type: Annotated[
         ModelType, typer.Option(help="Kind of vocabulary.")
     ] = ModelType.UNIGRAM,
+    character_coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the text's characters to have pieces for, such as "
+            "0.9995 for Chinese or Japanese; by default all."
+        ),
+    ] = None,
     separate_vocabularies: Annotated[
         bool,
         typer.Option(
@@ -252,6 +259,7 @@ def train(
         preset=chosen("preset", preset.value, start_from),
         vocabulary_size=chosen("vocabulary_size", vocabulary_size, *vocabulary),
         model_type=chosen("model_type", model_type.value, *vocabulary),
+        character_coverage=character_coverage,
         tokens_per_batch=tokens_per_batch,
         max_length=max_length,
         learning_rate=learning_rate,
@@ -305,6 +313,8 @@ def train(
             file=sys.stderr,
         )
         raise typer.Exit(130) from None
+    if not run.distribution.is_chief:
+        return  # the first process has the folder
     print(
         f"{run.state()} Try it with:\n"
         f"  keras-transformer translate {shlex.quote(str(output))} "

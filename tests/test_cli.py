@@ -810,6 +810,17 @@ def test_lengths_that_no_text_has(trained, name):
             tf.errors.ResourceExhaustedError(None, None, "OOM when\n  at x"),
             "OOM when",
         ),
+        (
+            tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                "Graph execution error:\n\nDetected at node a/b defined at "
+                "(most recent call last):\n<stack traces unavailable>\n"
+                "Detected at node c defined at (most recent call last):\n  "
+                'File "x.py", line 1, in f\n    g()\nOOM when\n\t [[{{a}}]]',
+            ),
+            "OOM when",
+        ),
     ],
 )
 def test_too_little_memory_is_one_line(trained, monkeypatch, error, line):
@@ -818,6 +829,17 @@ def test_too_little_memory_is_one_line(trained, monkeypatch, error, line):
 
     monkeypatch.setattr(kt.Translator, "__call__", fail)
     assert_is_one_line(run("translate", trained.folder, "fox"), line)
+
+
+def test_output_is_utf_8_in_any_locale(monkeypatch):
+    latin = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr(sys, "stdout", latin)
+    monkeypatch.setattr(sys, "argv", ["keras-transformer", "--version"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    print("„ü“")
+    latin.flush()
+    assert latin.buffer.getvalue().decode().endswith("\n„ü“\n")
 
 
 def test_overwrite_needs_what_is_written(trained):

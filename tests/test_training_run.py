@@ -26,6 +26,7 @@ from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.training_run import TrainingRun
 from keras_transformer.training_run import callbacks
+from keras_transformer.training_run import folder as folder_module
 from keras_transformer.training_run import run as run_module
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
@@ -546,6 +547,58 @@ def test_a_new_training_removes_what_the_old_one_wrote(copied):
     ]
 
 
+def test_a_new_training_keeps_what_the_old_one_had_elsewhere(copied, tmp_path):
+    checkpoints = copied / "training/checkpoints"
+    elsewhere = tmp_path / "scratch"
+    checkpoints.rename(elsewhere)
+    checkpoints.symlink_to(elsewhere)
+    kept = os.listdir(elsewhere)
+    folder = RunFolder(os.fspath(copied))
+    folder.begin({"start_from": None}, {}, kt.Translator.load(copied))
+    assert not checkpoints.exists()
+    assert os.listdir(elsewhere) == kept
+
+
+def test_command_may_name_any_file(tmp_path):
+    folder = RunFolder(os.fspath(tmp_path))
+    (tmp_path / "training").mkdir()
+    for name in (b"gr\xfcn.en", "grün.en".encode()):
+        folder.add_command(f"train {os.fsdecode(name)}")
+    noted = (tmp_path / "training/commands.txt").read_bytes()
+    assert noted == b"train gr\xfcn.en\ntrain " + "grün.en\n".encode()
+
+
+def test_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder_module.fcntl, "flock", flock)
+    with RunFolder(os.fspath(tmp_path)).lock():
+        pass
+    assert f"system of {tmp_path} has no locks" in capsys.readouterr().err
+
+
+def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
+    characters = []
+    for coverage in (None, 0.98):
+        options = {"vocabulary_size": 40, "character_coverage": coverage}
+        run = TrainingRun(os.fspath(tmp_path), **{**SETTINGS, **options})
+        (tokenizer,) = run._new_tokenizers(*text)
+        characters.append({*"".join(tokenizer.pieces)})
+    every, common = characters
+    assert common < every
+
+
+def test_what_training_stops_by_may_change_unless_the_best_is_kept():
+    def settings(**options):
+        run = TrainingRun("run", **{**SETTINGS, "patience": 1, **options})
+        return run.settings()
+
+    assert settings(monitor="val_bleu") == settings()
+    kept = settings(monitor="val_bleu", keep_best=True)
+    assert kept["monitor"] == "val_bleu"
+
+
 def test_a_start_that_was_killed_is_no_obstacle(tmp_path):
     folder = RunFolder(os.fspath(tmp_path / "run"))
     with folder.lock():
@@ -938,7 +991,7 @@ def test_without_matplotlib_training_goes_on(
 ):
     (copied / "training/curves.png").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.importlib.util, "find_spec", lambda name: None)
+        patch.setitem(sys.modules, "matplotlib.figure", None)
         train(copied, text, {**trained.settings, "epochs": 3})
     assert "`pip install keras-transformer[plot]`" in capsys.readouterr().err
     assert len(losses(copied)) == 3

@@ -11,6 +11,14 @@ from keras_transformer.checks import check_file
 # long one, which is text in most cases, only so many are looked at.
 MOST_PATHS = 100
 
+# What to do about files that begin in another way than text in UTF-8.
+OTHER_STARTS = {
+    b"\x1f\x8b": "It is compressed: `gunzip` it.",
+    b"\xfd7zXZ": "It is compressed: `unxz` it.",
+    b"\xff\xfe": "Convert it with `iconv -f utf-16 -t utf-8`.",
+    b"\xfe\xff": "Convert it with `iconv -f utf-16 -t utf-8`.",
+}
+
 
 def read_lines(path) -> Iterator[str]:
     """Reads a UTF-8 file line by line, without the line ends.
@@ -38,10 +46,14 @@ def read_stream(stream, name: str) -> Iterator[str]:
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            advice = "Convert it, for example with `iconv -f latin1 -t utf-8`."
+            for start, way_out in OTHER_STARTS.items():
+                if number == 1 and line.startswith(start):
+                    advice = way_out
             raise ValueError(
                 f"Text must be UTF-8. Received: {name!r}, line {number}, byte "
                 f"{error.start + 1} is 0x{error.object[error.start]:02x}. "
-                "Convert it, for example with `iconv -f latin1 -t utf-8`."
+                f"{advice}"
             ) from None
         yield text.rstrip("\r\n")
 

@@ -35,6 +35,9 @@ SPECIAL_IDS = (PAD_TOKEN_ID, UNKNOWN_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID)
 # The special pieces and one more.
 LEAST_VOCABULARY_SIZE = 5
 
+# SentencePiece's own limit for the share of characters that have pieces.
+LEAST_COVERAGE = 0.98
+
 # A vocabulary learned from more lines hardly differs, and costs memory.
 MAX_TRAINING_LINES = 2_000_000
 
@@ -118,7 +121,7 @@ class Tokenizer:
             split_digits: Whether each digit is a piece of its own, which
                 suits text full of numbers.
             character_coverage: Share of the text's characters to have pieces
-                for, in (0, 1]. For Chinese or Japanese 0.9995 is usual.
+                for, in [0.98, 1]. For Chinese or Japanese 0.9995 is usual.
             verbose: 0 is silent, 1 shows a progress bar.
 
         Raises:
@@ -135,9 +138,10 @@ class Tokenizer:
                 f"{vocabulary_size}."
             )
         check_choice(MODEL_TYPES, model_type=model_type)
-        if not 0 < character_coverage <= 1:
+        if not LEAST_COVERAGE <= character_coverage <= 1:
             raise ValueError(
-                "`character_coverage` must be in (0, 1]. Received: "
+                f"`character_coverage` must be in [{LEAST_COVERAGE}, 1], as "
+                "SentencePiece has it. Received: "
                 f"character_coverage={character_coverage}."
             )
         console = rich.console.Console(stderr=True)

@@ -6,6 +6,15 @@ import math
 from keras_transformer.atomic import write_file
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is there, and runs."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
 def draw_curves(path: str, history: list):
     """Draws what each epoch ended with; training and validation together.
 

@@ -1,11 +1,13 @@
 """The folder of a training run: what is in it, and who may write it."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import sys
 
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
@@ -19,6 +21,8 @@ TOKENIZER = "tokenizer.model"
 TARGET_TOKENIZER = "target_tokenizer.model"
 COMMANDS = "commands.txt"
 START = "start"
+# What `flock` fails with on some network file systems.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 # All that a training writes beside its lock.
 WRITTEN = (
     SETTINGS,
@@ -62,7 +66,17 @@ class RunFolder:
         with open(self.path(LOCK), "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except OSError as error:
+                if error.errno in NO_LOCKS:
+                    print(
+                        f"The file system of {self.output} has no locks: let "
+                        "no other training write there.",
+                        file=sys.stderr,
+                    )
+                    yield
+                    return
+                if not isinstance(error, BlockingIOError):
+                    raise
                 file.seek(0)
                 raise RuntimeError(
                     f"Another training is writing to {self.output}, process "
@@ -147,7 +161,8 @@ class RunFolder:
         partial = tuple(f".{name}." for name in WRITTEN)
         for entry in os.scandir(self.path()):
             if entry.name in WRITTEN or entry.name.startswith(partial):
-                shutil.rmtree(entry) if entry.is_dir() else os.remove(entry)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                shutil.rmtree(entry) if is_folder else os.remove(entry)
         if settings["start_from"]:
             os.rename(new_start, self.path(START))
         else:
@@ -180,7 +195,9 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             with open(self.path(COMMANDS), "rb") as file:
                 lines = file.read()
-        write_file(self.path(COMMANDS), lines + f"{command}\n".encode())
+        # A file's name need not be UTF-8.
+        line = f"{command}\n".encode(errors="surrogateescape")
+        write_file(self.path(COMMANDS), lines + line)
 
 
 def fingerprint(path: str) -> str:

@@ -24,7 +24,12 @@ MAY_CHANGE = (
     "distribute",
 )
 # What says how to learn a vocabulary.
-OF_LEARNING = ("vocabulary_size", "model_type", "separate_vocabularies")
+OF_LEARNING = (
+    "vocabulary_size",
+    "model_type",
+    "character_coverage",
+    "separate_vocabularies",
+)
 # What a translator to start from has already.
 OF_A_START = (
     "preset",
@@ -48,6 +53,8 @@ class TrainingOptions:
             share; `None` with `tokenizer`.
         model_type: Kind of vocabulary to learn, `"unigram"` or `"bpe"`; `None`
             with `tokenizer`.
+        character_coverage: Share of the text's characters to have pieces for;
+            all of them by default.
         tokens_per_batch: Tokens of a batch on each side, with padding.
         max_length: Longest sentence to keep, in tokens.
         learning_rate: Peak learning rate; equation 3's by default.
@@ -120,6 +127,7 @@ class TrainingOptions:
     deterministic: bool
     distribute: str | None = None
     decay: str | None = None
+    character_coverage: float | None = None
     separate_vocabularies: bool | None = None
     tokenizer: str | None = None
     target_tokenizer: str | None = None
@@ -129,10 +137,15 @@ class TrainingOptions:
         """What a training that goes on must have in common with its start."""
         # The first that differs is named; others follow from `start_from`.
         settings = {"start_from": self.start_from, **dataclasses.asdict(self)}
+        may_change = {*MAY_CHANGE}
+        if self.decay:
+            may_change.remove("epochs")
+        if not self.keep_best:
+            may_change.add("monitor")
         return {
             name: value
             for name, value in settings.items()
-            if name not in MAY_CHANGE or (name == "epochs" and self.decay)
+            if name not in may_change
         }
 
     def check(self, validation):

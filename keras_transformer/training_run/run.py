@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import importlib.util
 import math
 import os
 import sys
@@ -29,6 +28,7 @@ from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
+from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import START
@@ -230,6 +230,7 @@ class TrainingRun(TrainingOptions):
                 text,
                 vocabulary_size=self.vocabulary_size,
                 model_type=self.model_type,
+                character_coverage=self.character_coverage or 1.0,
             )
             for text in texts
         ]
@@ -378,7 +379,7 @@ class TrainingRun(TrainingOptions):
         if self.distribution.is_chief and start.epoch < self.epochs:
             self.folder.go_on(self.settings(), data)
             self._announce()
-        self.curves = importlib.util.find_spec("matplotlib") is not None
+        self.curves = can_draw()
         if not self.curves and self.distribution.is_chief:
             print(
                 "Without matplotlib no curves are drawn. `pip install "
@@ -510,7 +511,8 @@ class TrainingRun(TrainingOptions):
         for callback in callbacks.callbacks:
             if isinstance(callback, keras.callbacks.EarlyStopping):
                 for row in self.history:
-                    callback.on_epoch_end(row["epoch"], row)
+                    if self.monitor in row:
+                        callback.on_epoch_end(row["epoch"], row)
         return model.stop_training
 
 

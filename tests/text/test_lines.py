@@ -1,6 +1,8 @@
 """What counts as a line, a path and text."""
 
+import gzip
 import io
+import lzma
 import re
 from pathlib import Path
 
@@ -90,6 +92,21 @@ def test_other_unicode_encodings_are_refused(write, encoding):
     path = write("grün\n".encode(encoding))
     with pytest.raises(ValueError, match="must be UTF-8.*line 1, byte 1 is"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize(
+    "content, advice",
+    [
+        (gzip.compress(b"green\n"), "It is compressed: `gunzip` it."),
+        (lzma.compress(b"green\n"), "It is compressed: `unxz` it."),
+        ("grün\n".encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
+        ("grün\n".encode("latin-1"), "`iconv -f latin1 -t utf-8`"),
+        (b"green\n\x1f\x8b\n", "`iconv -f latin1 -t utf-8`"),
+    ],
+)
+def test_what_is_no_text_has_a_way_out(write, content, advice):
+    with pytest.raises(ValueError, match=re.escape(advice)):
+        list(read_lines(write(content)))
 
 
 def test_stream_is_called_by_its_name():
