@@ -6,6 +6,7 @@ was filled up is cut off the results.
 
 import bisect
 import copy
+import sys
 
 import keras
 import numpy as np
@@ -297,9 +298,11 @@ def _found(decode, inputs, jit_compile):
     model, options = decode.model, {**vars(decode.search)}
     if "seed" in inputs:  # one function for all seeds
         options.pop("seed", None)
+    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
+        written = repr(options)  # arrays whole and exact
     key = (
         type(decode.search),
-        repr(options),
+        written,
         decode.capacity,
         decode.needs_scores,
         model.max_length,  # which a user may change

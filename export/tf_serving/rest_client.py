@@ -41,7 +41,7 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         in nats.
 
     Raises:
-        ValueError: If `url` is none.
+        ValueError: If `url` is no URL.
         OSError: If there is no answer.
         RuntimeError: If the server answers with an error, or with something
             else than translations.

@@ -621,6 +621,25 @@ def test_search_of_a_user_needs_no_configuration(copying_model):
         assert target_ids.tolist() == [[token_id, token_id]]
 
 
+def test_search_of_a_user_may_hold_a_long_array(copying_model):
+    class Favoring(kt.GreedySearch):
+        def __init__(self, places):
+            super().__init__()
+            self.places = places
+
+        def choose(self, logits, *arguments):
+            favored = self.places[1000 : 1000 + V]
+            return super().choose(logits + favored, *arguments)
+
+    for token_id in (6, 7):
+        places = np.zeros(3000, "float32")  # too many for NumPy to write out
+        places[1000 + token_id] = 100.0
+        target_ids, _ = copying_model.generate(
+            np.array([[4, 5, 3]]), Favoring(places), max_length=2
+        )
+        assert target_ids.tolist() == [[token_id, token_id]]
+
+
 def test_searches_used_last_are_kept(copying_model, monkeypatch):
     monkeypatch.setattr(compiled_module, "MOST_KEPT", 2)
     model = kt.Transformer.from_config(copying_model.get_config())
