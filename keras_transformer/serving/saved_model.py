@@ -21,6 +21,7 @@ from keras_transformer.translator import longest_source
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
 SOURCE_IDS_SPEC = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 
 
 def export_saved_model(translator, path, overwrite: bool = False):
@@ -84,7 +85,9 @@ def export_saved_model(translator, path, overwrite: bool = False):
 class TranslationGraph(tf.Module):
     """The functions an exported graph consists of, strings to strings.
 
-    Those of text call those of ids, each of which is in the graph once.
+    Those of text and those of ids call one of rows of ids, each as long as it
+    is: filled up to the longest of a call, a million short texts and a long
+    one would need gigabytes.
     """
 
     def __init__(self, translator):
@@ -98,111 +101,138 @@ class TranslationGraph(tf.Module):
     @tf.function(input_signature=[TEXT_SPEC], autograph=False)
     def translate_text(self, text):
         """Translates strings `(B,)`."""
-        return self._translate_text(text, self.translate_ids)
+        return self._translate_text(text, self.translate_rows)
 
     @tf.function(input_signature=[TEXT_SPEC], autograph=False)
     def translate_text_compiled(self, text):
         """Translates strings `(B,)`, the search compiled."""
-        return self._translate_text(text, self.translate_ids_compiled)
+        return self._translate_text(text, self.translate_rows_compiled)
 
     @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
     def translate_ids(self, source_ids):
         """Translates ids `(B, S)`, each row through its end token."""
-        with plain_graph():
-            return self._translate_ids(source_ids, self._search)
+        return self._translate_ids(source_ids, self.translate_rows)
 
     @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
     def translate_ids_compiled(self, source_ids):
         """Translates ids `(B, S)`, the search compiled."""
+        return self._translate_ids(source_ids, self.translate_rows_compiled)
+
+    @tf.function(input_signature=[ROWS_SPEC], autograph=False)
+    def translate_rows(self, rows):
+        """Translates ragged ids `(B, None)`: ids `(B * K, None)`, scores."""
+        with plain_graph():
+            return self._translate_rows(rows, self._search)
+
+    @tf.function(input_signature=[ROWS_SPEC], autograph=False)
+    def translate_rows_compiled(self, rows):
+        """Translates ragged ids `(B, None)`, the search compiled."""
 
         def search(source_ids):
-            rows, length = tf.unstack(tf.shape(source_ids))
-            filled = self._filled_up(source_ids, rows, length)
-            return [x[:rows] for x in self._search(filled, jit)]
+            num_rows, length = tf.unstack(tf.shape(source_ids))
+            filled = self._filled_up(source_ids, num_rows, length)
+            return [x[:num_rows] for x in self._search(filled, jit)]
 
-        return self._translate_ids(source_ids, search)
+        return self._translate_rows(rows, search)
 
-    def _translate_text(self, text, translate_ids):
+    def _translate_text(self, text, translate_rows):
         pieces = self.source_tokenizer.encode(text)
-        result = translate_ids(self._sources(pieces))
-        target_ids = result["target_ids"]  # (B, T) or (B, K, T)
-        shape = tf.shape(target_ids)
-        translation = self.target_tokenizer.decode(
-            tf.reshape(target_ids, [tf.reduce_prod(shape[:-1]), shape[-1]])
-        )
-        translation = tf.reshape(translation, shape[:-1])
-        translation.set_shape(target_ids.shape[:-1])
-        return {"translation": translation, "score": result["score"]}
+        found, scores = translate_rows(self._ended(pieces))
+        translation = self.target_tokenizer.decode_rows(found)
+        return self._result("translation", translation, scores)
 
-    def _translate_ids(self, source_ids, search):
+    def _translate_ids(self, source_ids, translate_rows):
+        is_token = tf.not_equal(source_ids, 0)
+        size = self.model.source_vocabulary_size
+        checks = [
+            tf.debugging.Assert(
+                tf.reduce_all((source_ids >= 0) & (source_ids < size)),
+                [f"Source ids must be in [0, {size})."],
+            ),
+            tf.debugging.Assert(
+                tf.reduce_all(is_token[:, :-1] | ~is_token[:, 1:]),
+                ["Padding, id 0, must come after the tokens of a row."],
+            ),
+        ]
+        with tf.control_dependencies(checks):
+            lengths = tf.math.count_nonzero(source_ids, axis=1)
+            rows = tf.RaggedTensor.from_tensor(source_ids, lengths)
+        found, scores = translate_rows(rows)
+        return self._result("target_ids", found.to_tensor(), scores)
+
+    def _result(self, name, found, scores):
+        """Gives what was found its axis of hypotheses, if it has any."""
+        num_hypotheses = self.search.num_hypotheses
+        if num_hypotheses > 1:
+            found = tf.reshape(
+                found,
+                tf.concat([tf.shape(scores), tf.shape(found)[1:]], axis=0),
+            )
+            found = tf.ensure_shape(
+                found, [None, num_hypotheses] + [None] * (found.shape.rank - 2)
+            )
+        else:
+            scores = scores[:, 0]
+        return {name: found, "score": scores}
+
+    def _translate_rows(self, rows, search):
         """Sorts by length, searches in batches, and restores the order."""
-        source_ids = self._checked(source_ids)
-        lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
-        order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-        source_ids = tf.gather(source_ids, order)
-        lengths = tf.gather(lengths, order)
-        num_rows = tf.shape(source_ids)[0]
-        width = self.search.num_hypotheses
+        lengths = tf.cast(rows.row_lengths(), tf.int32)
+        # Before anything is computed, which would need memory without end.
+        with tf.control_dependencies([self._check_lengths(lengths)]):
+            order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+        num_rows = tf.size(order)
+        num_hypotheses = self.search.num_hypotheses
 
-        def not_done(start, target_ids, scores):
+        def not_done(start, *found):
             return start < num_rows
 
-        def translate_batch(start, target_ids, scores):
-            longest = tf.maximum(lengths[start], 1)
+        def translate_batch(start, number, ids, id_counts, scores):
+            longest = tf.maximum(lengths[order[start]], 1)
             room = (longest + EXTRA_LENGTH) * self.search.num_slots
             end = start + tf.maximum(TOKENS_PER_BATCH // room, 1)
-            batch = source_ids[start:end, :longest]
+            batch = tf.gather(rows, order[start:end]).to_tensor()
+            # One column at least, as a model needs.
+            batch = tf.pad(batch, [[0, 0], [0, 1]])[:, :longest]
             new_ids, new_scores = search(batch)
-            target_ids = _stacked(target_ids, new_ids)
-            scores = tf.concat([scores, new_scores], axis=0)
-            return start + tf.shape(batch)[0], target_ids, scores
+            new_ids = tf.reshape(new_ids, [-1, tf.shape(new_ids)[-1]])
+            counts = tf.math.count_nonzero(new_ids, axis=1)
+            new_ids = tf.RaggedTensor.from_tensor(new_ids, counts)
+            return (
+                start + tf.shape(batch)[0],
+                number + 1,
+                ids.write(number, new_ids.values),
+                id_counts.write(number, counts),
+                scores.write(number, new_scores),
+            )
 
-        _, target_ids, scores = tf.while_loop(
+        _, _, *found = tf.while_loop(
             not_done,
             translate_batch,
             (
                 tf.constant(0),
-                tf.zeros([0, width, 0], tf.int32),
-                tf.zeros([0, width]),
-            ),
-            shape_invariants=(
-                tf.TensorShape([]),
-                tf.TensorShape([None, width, None]),
-                tf.TensorShape([None, width]),
+                tf.constant(0),
+                _pieces(tf.int32, [None]),
+                _pieces(tf.int64, [None]),
+                _pieces(tf.float32, [None, num_hypotheses]),
             ),
         )
+        ids, id_counts, scores = (pieces.concat() for pieces in found)
+        ids = tf.RaggedTensor.from_row_lengths(ids, id_counts, validate=False)
         restored = tf.argsort(order)
-        target_ids = tf.gather(target_ids, restored)
-        scores = tf.gather(scores, restored)
-        if width == 1:
-            target_ids, scores = target_ids[:, 0], scores[:, 0]
-        return {"target_ids": target_ids, "score": scores}
+        hypotheses = restored[:, tf.newaxis] * num_hypotheses + tf.range(
+            num_hypotheses
+        )  # (B, K)
+        return (
+            tf.gather(ids, tf.reshape(hypotheses, [-1])),
+            tf.gather(scores, restored),
+        )
 
     def _search(self, source_ids, compile_function=None):
         found = Decode(self.model, self.search).in_segments(
             {"source_ids": source_ids}, compile_function
         )
         return found.target_ids, found.scores
-
-    def _checked(self, source_ids):
-        size = self.model.source_vocabulary_size
-        is_padding = tf.equal(source_ids, 0)
-        lengths = tf.math.count_nonzero(source_ids, axis=1, dtype=tf.int32)
-        checks = [
-            self._check_lengths(lengths),
-            tf.debugging.Assert(
-                tf.reduce_all((source_ids >= 0) & (source_ids < size)),
-                [f"Source ids must be in [0, {size})."],
-            ),
-            tf.debugging.Assert(
-                tf.reduce_all(~is_padding[:, :-1] | is_padding[:, 1:]),
-                ["Padding, id 0, must come after the tokens of a row."],
-            ),
-        ]
-        # Before anything is computed, which would need memory without end.
-        with tf.control_dependencies(checks):
-            # One column at least, as a model needs.
-            return tf.pad(source_ids, [[0, 0], [0, 1]])
 
     def _check_lengths(self, lengths):
         longest = longest_source(self.model)
@@ -212,38 +242,33 @@ class TranslationGraph(tf.Module):
             f"The source must not be longer than {longest} tokens.",
         )
 
-    def _filled_up(self, source_ids, rows, length):
+    def _filled_up(self, source_ids, num_rows, length):
         """Adds padding up to one of few shapes."""
         sizes = row_counts(TOKENS_PER_BATCH)
-        wanted_rows = tf.gather(sizes, tf.searchsorted(sizes, [rows])[0])
+        wanted_rows = tf.gather(sizes, tf.searchsorted(sizes, [num_rows])[0])
         wanted = -(-length // LENGTH_STEP) * LENGTH_STEP
         if self.model.max_length is not None:
             wanted = tf.minimum(wanted, self.model.max_length)
         return tf.pad(
-            source_ids, [[0, wanted_rows - rows], [0, wanted - length]]
+            source_ids, [[0, wanted_rows - num_rows], [0, wanted - length]]
         )
 
-    def _sources(self, pieces):
-        """Adds the end token, but to empty text, and pads: `(B, S)`."""
-        lengths = tf.cast(pieces.row_lengths(), tf.int32)
-        # Before all texts are as long as the longest.
-        with tf.control_dependencies([self._check_lengths(lengths + 1)]):
-            ids = tf.pad(pieces.to_tensor(), [[0, 0], [0, 1]])
-        positions = tf.range(tf.shape(ids)[1])
-        lengths = lengths[:, tf.newaxis]
-        is_end = tf.equal(positions, lengths) & tf.greater(lengths, 0)
-        return tf.where(is_end, self.end_token_id, ids)
+    def _ended(self, pieces):
+        """Adds the end token to each row, but to an empty one."""
+        pieces = pieces.with_row_splits_dtype(tf.int64)
+        has_end = tf.cast(pieces.row_lengths() > 0, tf.int64)
+        ends = tf.fill([tf.reduce_sum(has_end)], self.end_token_id)
+        return tf.concat(
+            [pieces, tf.RaggedTensor.from_row_lengths(ends, has_end)], axis=1
+        )
 
 
-def _stacked(above, below):
-    """Puts ids `(B, K, T)` under others, both without empty columns."""
-    used = tf.reduce_any(tf.not_equal(below, 0), axis=[0, 1])  # (T,)
-    below = below[:, :, : tf.reduce_sum(tf.cast(used, tf.int32))]
-    length = tf.maximum(tf.shape(above)[2], tf.shape(below)[2])
-    return tf.concat(
-        [
-            tf.pad(x, [[0, 0], [0, 0], [0, length - tf.shape(x)[2]]])
-            for x in (above, below)
-        ],
-        axis=0,
+def _pieces(dtype, shape):
+    """An array of as many pieces as are written, of any number of rows."""
+    return tf.TensorArray(
+        dtype,
+        size=0,
+        dynamic_size=True,
+        infer_shape=False,
+        element_shape=shape,
     )

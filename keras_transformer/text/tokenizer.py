@@ -356,11 +356,14 @@ class TensorTokenizer(tf.Module):
 
     def decode(self, ids):
         """Strings `(B,)` of ids `(B, T)`, ended and padded."""
-        is_content = (ids != PAD_TOKEN_ID) & (ids != END_TOKEN_ID)
-        lengths = tf.reduce_sum(tf.cast(is_content, tf.int32), axis=1)
-        return self.operations.detokenize(
-            tf.RaggedTensor.from_tensor(ids, lengths)
-        )
+        is_token = tf.not_equal(ids, PAD_TOKEN_ID)
+        lengths = tf.reduce_sum(tf.cast(is_token, tf.int32), axis=1)
+        return self.decode_rows(tf.RaggedTensor.from_tensor(ids, lengths))
+
+    def decode_rows(self, ids):
+        """Strings `(B,)` of ragged ids `(B, None)`, ended."""
+        content = tf.ragged.boolean_mask(ids, ids != END_TOKEN_ID)
+        return self.operations.detokenize(content)
 
 
 @contextlib.contextmanager

@@ -278,6 +278,30 @@ def test_a_call_of_any_size_is_decoded_in_batches(exported):
     assert lengths == sorted(lengths, reverse=True)
 
 
+def test_short_texts_beside_a_long_one_need_little_memory(exported):
+    translator, _ = exported["shared unigram"]
+    graph = TranslationGraph(translator)
+
+    def search(source_ids):
+        last = tf.reduce_max(source_ids, axis=1)[:, tf.newaxis, tf.newaxis]
+        return last, tf.cast(last[:, 0], tf.float32)
+
+    graph._search = search
+    long = "fox " * 4_000
+    graph.translate_text(tf.constant(["fox"]))
+    before = peak_bytes()
+    # Filled up, these would be 1.6 GB.
+    texts = ["fox", *[""] * 50_000, long, *[""] * 50_000]
+    found = graph.translate_text(tf.constant(texts))
+    assert peak_bytes() < before + 2**29
+    assert found["translation"].numpy().tolist() == [
+        text.encode()[:3] for text in texts
+    ]
+    ids = translator.tokenizer.encode(["fox"])[0]
+    scores = [max(*ids, 3) if text else 0 for text in texts]
+    assert found["score"].numpy().tolist() == scores
+
+
 @pytest.mark.slow
 def test_several_hypotheses_are_exported(exported, tmp_path):
     translator, _ = exported["two bpe"]
