@@ -78,13 +78,13 @@ def __getattr__(name):
         if name in _RUNNERS:
             raise ImportError(
                 f"`keras_transformer.{name}` needs {error.name}, which is not "
-                "installed. `pip install keras-transformer[litert]` installs "
-                "it."
+                "installed. `pip install '.[litert]'`, in a checkout of this "
+                "library, installs it."
             ) from error
         raise ImportError(
             f"`keras_transformer.{name}` needs {error.name}, which is not "
-            "installed. `pip install keras-transformer` installs it with "
-            "tensorflow, tensorflow-text and sentencepiece."
+            "installed. `pip install .`, in a checkout of this library, "
+            "installs it with tensorflow, tensorflow-text and sentencepiece."
         ) from error
     value = getattr(module, name)
     globals()[name] = value

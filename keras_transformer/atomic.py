@@ -145,13 +145,18 @@ def check_file_to_write(path, overwrite: bool = False):
     path = os.path.realpath(path)
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
-    parent = os.path.dirname(path)
-    while not os.path.exists(parent):  # it will be made
-        parent = os.path.dirname(parent)
-    if not os.path.isdir(parent):
-        raise NotADirectoryError(f"{parent!r} is a file, not a folder.")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"Nothing may be written in {parent!r}.")
+    check_folder_to_write(os.path.dirname(path))
+
+
+def check_folder_to_write(path):
+    """Raises `OSError` unless files may be written in a folder, made or not."""
+    path = os.path.realpath(path)
+    while not os.path.exists(path):  # it will be made
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(f"{path!r} is a file, not a folder.")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(f"Nothing may be written in {path!r}.")
 
 
 def _fill(path, content):

@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
+from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
@@ -292,6 +293,8 @@ def _prepare(model):
             f"built={model.built}, compiled={model.compiled}. A model builds "
             "when it is called on a batch."
         )
+    if isinstance(model, Transformer):
+        model.build_all()  # layers that a subclass builds late
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     hold_weights(model)

@@ -288,6 +288,17 @@ def train(
         start_from=start_from and os.fspath(start_from),
     )
     command = f"keras-transformer {shlex.join(sys.argv[1:])}"
+
+    def say_stopped():
+        arguments = sys.argv[1:]
+        if run.history is not None:  # the old training is replaced already
+            arguments = [a for a in arguments if a != "--overwrite"]
+        print(
+            f"\nStopped. {run.state()} Go on with:\n"
+            f"  keras-transformer {shlex.join(arguments)}",
+            file=sys.stderr,
+        )
+
     try:
         run.train(
             source,
@@ -297,21 +308,16 @@ def train(
             resume=resume,
             overwrite=overwrite,
         )
-    except Exception:
+    except Exception as error:
         # Whatever it is, `main` reports it; but then jax would wait for the
         # other processes. Python calls first what is registered last.
         if run.distribution.num_processes > 1:
             atexit.register(end_at_once, watcher)
+        if isinstance(error, BrokenPipeError):  # such as that of `| head`
+            say_stopped()
         raise
     except KeyboardInterrupt:
-        arguments = sys.argv[1:]
-        if run.history is not None:  # the old training is replaced already
-            arguments = [a for a in arguments if a != "--overwrite"]
-        print(
-            f"\nStopped. {run.state()} Go on with:\n"
-            f"  keras-transformer {shlex.join(arguments)}",
-            file=sys.stderr,
-        )
+        say_stopped()
         raise typer.Exit(130) from None
     if not run.distribution.is_chief:
         return  # the first process has the folder

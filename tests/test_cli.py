@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import glob
 import importlib.metadata
 import io
@@ -350,6 +351,21 @@ def test_interrupted_training_goes_on_with_the_same_command(
     assert epochs_in_log(folder) == [0]
     commands = (folder / "training" / "commands.txt").read_text().splitlines()
     assert commands[1] == f"{command.strip()} --resume"
+
+
+def test_training_whose_output_nobody_reads_says_how_to_go_on(
+    text, tmp_path, monkeypatch
+):
+    def begin(self):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(callbacks.OneTraining, "begin", begin)
+    command = ["train", *text, "-o", tmp_path / "run", *TRAINING]
+    result = run(*command, "--overwrite")
+    assert result.code == 1
+    *_, state, again = result.errors.splitlines()
+    assert state.startswith("Stopped. No epoch has ended")
+    assert again.split() == ["keras-transformer", *map(str, command)]
 
 
 @pytest.mark.slow

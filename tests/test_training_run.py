@@ -599,6 +599,28 @@ def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     assert kept["monitor"] == "val_bleu"
 
 
+def test_a_file_may_be_named_in_another_way(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for path in ("x.model", f"{tmp_path}/x.model", "./x.model"):
+        places = {"tokenizer": path, "target_tokenizer": path}
+        found.append(TrainingRun("run", **{**SETTINGS, **places}).settings())
+    assert found[0] == found[1] == found[2]
+    assert found[0]["start_from"] is None
+
+
+def test_where_nothing_can_be_written_no_text_is_read(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.delattr(TrainingRun, "_new_tokenizers")
+    with pytest.raises(NotADirectoryError, match="text.en' is a file, not a"):
+        train(text[0] / "run", text)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="Nothing may be written in '"):
+        train(tmp_path / "run", text)
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_start_that_was_killed_is_no_obstacle(tmp_path):
     folder = RunFolder(os.fspath(tmp_path / "run"))
     with folder.lock():
@@ -993,7 +1015,7 @@ def test_without_matplotlib_training_goes_on(
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "matplotlib.figure", None)
         train(copied, text, {**trained.settings, "epochs": 3})
-    assert "`pip install keras-transformer[plot]`" in capsys.readouterr().err
+    assert "`pip install '.[plot]'`" in capsys.readouterr().err
     assert len(losses(copied)) == 3
     assert not (copied / "training/curves.png").exists()
 

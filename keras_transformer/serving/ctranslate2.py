@@ -93,7 +93,8 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
     except ModuleNotFoundError as error:
         raise ImportError(
             f"`export_ctranslate2` needs {error.name}, which is not installed. "
-            "`pip install keras-transformer[ctranslate2]` installs it."
+            "`pip install '.[ctranslate2]'`, in a checkout of this library, "
+            "installs it."
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)

@@ -184,7 +184,8 @@ def _interpreter(path, num_threads):
     except ModuleNotFoundError as error:
         raise ImportError(
             f"`LiteRTTranslator` needs {error.name}, which is not installed. "
-            "`pip install keras-transformer[litert]` installs it."
+            "`pip install '.[litert]'`, in a checkout of this library, "
+            "installs it."
         ) from error
     try:
         return interpreter.Interpreter(path, num_threads=num_threads)

@@ -10,6 +10,7 @@ import shutil
 import sys
 
 from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import check_folder_to_write
 from keras_transformer.atomic import write_file
 from keras_transformer.text import Tokenizer
 from keras_transformer.translator import Translator
@@ -89,9 +90,10 @@ class RunFolder:
             yield
 
     def check_free(self, overwrite: bool):
-        """Raises `FileExistsError` if there is something to overwrite.
+        """Raises `OSError` if nothing can be written there.
 
-        Never is what somebody else put into a folder `training`.
+        `FileExistsError` if there is something to overwrite. Never is what
+        somebody else put into a folder `training`.
         """
         began = os.path.exists(self.path(LOCK))
         if not began and os.path.isdir(self.path()) and os.listdir(self.path()):
@@ -99,6 +101,7 @@ class RunFolder:
                 f"{self.path()!r} holds something else than a training, and "
                 "nothing in it was touched. Choose another `--output`."
             )
+        check_folder_to_write(self.path())
         try:
             check_absent(self.output, overwrite)
         except FileExistsError:

@@ -23,6 +23,8 @@ MAY_CHANGE = (
     "save_every",
     "distribute",
 )
+# Files and folders, of which each has many names.
+PLACES = ("start_from", "tokenizer", "target_tokenizer")
 # What says how to learn a vocabulary.
 OF_LEARNING = (
     "vocabulary_size",
@@ -136,7 +138,10 @@ class TrainingOptions:
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
         # The first that differs is named; others follow from `start_from`.
-        settings = {"start_from": self.start_from, **dataclasses.asdict(self)}
+        settings = {"start_from": None, **dataclasses.asdict(self)}
+        for name in PLACES:
+            if settings[name] is not None:
+                settings[name] = os.path.realpath(settings[name])
         may_change = {*MAY_CHANGE}
         if self.decay:
             may_change.remove("epochs")

@@ -34,6 +34,7 @@ from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import START
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.folder import fingerprint
+from keras_transformer.training_run.options import PLACES
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.start import Start
 from keras_transformer.translator import Translator
@@ -116,11 +117,8 @@ class TrainingRun(TrainingOptions):
             self.distribution.check_same(
                 settings={
                     **dataclasses.asdict(self),
-                    # Places, of which each machine may have its own.
-                    "output": None,
-                    "start_from": None,
-                    "tokenizer": None,
-                    "target_tokenizer": None,
+                    # Each machine may have its own.
+                    **dict.fromkeys(("output", *PLACES)),
                 },
                 data=data,
             )
@@ -383,7 +381,7 @@ class TrainingRun(TrainingOptions):
         if not self.curves and self.distribution.is_chief:
             print(
                 "Without matplotlib no curves are drawn. `pip install "
-                "keras-transformer[plot]` installs it.",
+                "'.[plot]'`, in a checkout of this library, installs it.",
                 file=sys.stderr,
             )
         verbose = 1 if sys.stdout.isatty() else 2
