@@ -27,6 +27,7 @@ from keras_transformer.translator_folder import read_description
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
 from keras_transformer.weights import assign_weights
+from keras_transformer.weights import check_finite
 from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
 
@@ -278,9 +279,12 @@ class Translator:
 
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
-            ValueError: If the model is quantised or has LoRA.
+            ValueError: If the model is quantised or has LoRA, or a weight is
+                no finite number.
         """
         self._check_not_adapted()
+        weights = named_weights(self.model)
+        check_finite(weights)
         tokenizers = {"tokenizer": self.tokenizer.model}
         if self.target_tokenizer is not self.tokenizer:
             tokenizers["target_tokenizer"] = self.target_tokenizer.model
@@ -288,7 +292,7 @@ class Translator:
         model.pop("compile_config", None)
         write_folder(
             os.fspath(path),
-            safetensors.numpy.save(named_weights(self.model)),
+            safetensors.numpy.save(weights),
             tokenizers,
             {
                 "keras_transformer": __version__,

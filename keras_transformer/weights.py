@@ -52,6 +52,17 @@ def check_finite(weights):
             )
 
 
+def check_finite_model(model):
+    """The same for the weights that a model has, whatever their names."""
+    hold_weights(model)
+    check_finite(
+        {
+            variable.path: ops.convert_to_numpy(variable)
+            for variable in model.weights
+        }
+    )
+
+
 def assign_weights(model, path):
     """Reads weights from a safetensors file into a model.
 

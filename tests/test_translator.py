@@ -653,6 +653,23 @@ def test_model_with_lora_is_refused_until_it_is_merged(tokenizer, tmp_path):
     assert loaded(TEXTS) == translator(TEXTS)
 
 
+def test_model_that_diverged_is_not_written(tokenizer, tmp_path):
+    model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
+    model.encoder.layers[0].feed_forward.inner.bias.assign(
+        np.full(SIZES["intermediate_dim"], np.nan)
+    )
+    translator = kt.Translator(model, tokenizer)
+    for write in (
+        translator.save,
+        translator.export_saved_model,
+        translator.export_litert,
+        translator.export_ctranslate2,
+    ):
+        with pytest.raises(ValueError, match="finite.*inner/bias, which is no"):
+            write(tmp_path / "written")
+    assert os.listdir(tmp_path) == []
+
+
 def test_saved_twice_is_the_same_translator(translator, saved, tmp_path):
     again = tmp_path / "again"
     kt.Translator.load(saved).save(again)

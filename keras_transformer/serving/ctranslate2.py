@@ -19,6 +19,7 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.transformer import Transformer
+from keras_transformer.weights import check_finite_model
 
 # CTranslate2's names of the activations that it computes as Keras does.
 ACTIVATIONS = {
@@ -71,7 +72,8 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         ImportError: If ctranslate2 is not installed.
         ValueError: If CTranslate2 has no such model: for an activation that
             it does not compute, heads of another size than `hidden_dim /
-            num_heads`, or tokenizers that differ in their special pieces.
+            num_heads`, or tokenizers that differ in their special pieces; or
+            if a weight is no finite number.
 
     Example:
     >>> import tempfile, ctranslate2, sentencepiece
@@ -110,6 +112,7 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
 
 def _check_model(model):
     model.check_not_quantized()
+    check_finite_model(model)
     _check_layers(model)
     if model.activation not in ACTIVATIONS:
         names = ", ".join(function.__name__ for function in ACTIVATIONS)

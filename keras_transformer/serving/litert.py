@@ -19,6 +19,7 @@ from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.slices import take
 from keras_transformer.translator import longest_source
+from keras_transformer.weights import check_finite_model
 
 QUANTIZATIONS = (None, "float16", "int8")
 
@@ -82,7 +83,8 @@ def export_litert(
         OSError: If no file may be written there.
         RuntimeError: If Keras does not run on TensorFlow.
         ValueError: If there is no such quantization, or `text` is asked for
-            with tokenizers that LiteRT cannot run.
+            with tokenizers that LiteRT cannot run, or a weight is no finite
+            number.
     """
     check_choice(QUANTIZATIONS, quantization=quantization)
     if keras.backend.backend() != "tensorflow":
@@ -92,6 +94,7 @@ def export_litert(
             "with KERAS_BACKEND=tensorflow."
         )
     translator.model.check_not_quantized()
+    check_finite_model(translator.model)
     text = text and translator.search.num_hypotheses == 1
     if text:
         _check_tokenizers(translator)

@@ -18,6 +18,7 @@ from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.tensorflow_only import jit
 from keras_transformer.tensorflow_only import plain_graph
 from keras_transformer.translator import longest_source
+from keras_transformer.weights import check_finite_model
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
 SOURCE_IDS_SPEC = tf.TensorSpec([None, None], tf.int32, name="source_ids")
@@ -56,6 +57,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
         FileExistsError: If something is there that is not empty, unless it
             is a SavedModel and `overwrite`.
         RuntimeError: If Keras does not run on TensorFlow.
+        ValueError: If a weight is no finite number.
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
@@ -64,6 +66,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
             "with KERAS_BACKEND=tensorflow; the translator's folder is the "
             "same for every backend."
         )
+    check_finite_model(translator.model)
     check_replaceable(path, overwrite, "a SavedModel", "saved_model.pb")
     graph = TranslationGraph(translator)
     with new_folder(path) as folder:

@@ -13,8 +13,7 @@ from keras_transformer.atomic import write_file
 from keras_transformer.event_log import EventLog
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.translator import first_of
-from keras_transformer.weights import check_finite
-from keras_transformer.weights import named_weights
+from keras_transformer.weights import check_finite_model
 
 
 class OneTraining(keras.callbacks.CallbackList):
@@ -103,7 +102,7 @@ class Report(keras.callbacks.Callback):
         }
 
     def on_epoch_end(self, epoch, logs=None):
-        check_finite(named_weights(self.model))
+        check_finite_model(self.model)
         values = {name: float(value) for name, value in logs.items()}
         history = self.run.history
         history.append({"epoch": epoch, **values})
