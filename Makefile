@@ -18,7 +18,7 @@ test-slow: $(VENV)/installed
 
 # The core on its second backend, which would compile longer than it runs.
 test-jax: $(VENV)/installed
-	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" tests/core
+	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow" tests/core
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -55,6 +55,11 @@ def main(folder, source, target):
     """Prints a table for each kind of export."""
     translator = kt.Translator.load(folder).with_dtype("float32")
     sources, references = list(read_lines(source)), list(read_lines(target))
+    if not sources or len(sources) != len(references):
+        raise ValueError(
+            "Two files must have as many lines as each other, and some. "
+            f"Received: {len(sources)} and {len(references)}."
+        )
 
     def row(name, ours, theirs):
         same = sum(a == b for a, b in zip(ours, theirs, strict=True))
@@ -175,4 +180,7 @@ def score_differences(translator, texts, results):
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (OSError, ValueError) as error:
+        sys.exit(f"agreement.py: {error}")

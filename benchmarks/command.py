@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -25,8 +24,11 @@ def run(app):
     sys.exit(2)
 
 
-def listed(option: str, text: str, choices=None) -> list[str]:
+def listed(
+    option: str, text: str | None, choices=None, default: str = ""
+) -> list[str]:
     """The names in an option with commas, each of them once."""
+    text = default if text is None else text
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise ValueError(f"`{option}` must not be empty.")
@@ -37,6 +39,21 @@ def listed(option: str, text: str, choices=None) -> list[str]:
                 f"{name!r}."
             )
     return list(dict.fromkeys(names))
+
+
+def check_unused(mode: str, options: dict, *used: str):
+    """Raises `ValueError` if an option is given that does nothing.
+
+    Args:
+        mode: The option that leaves it without effect.
+        options: Values by option, `None` where it is not given.
+        *used: Those with an effect.
+    """
+    for option, value in options.items():
+        if value is not None and option not in used:
+            raise ValueError(
+                f"`{option}` does nothing with `{mode}`; leave it out."
+            )
 
 
 def read_lines(path) -> list[str]:
@@ -74,18 +91,6 @@ def run_elsewhere(program, job: dict, log, environment=None):
                 f"{log.name} has what it said."
             )
         return json.loads(result.read_text("utf-8"))
-
-
-def peak_bytes() -> int:
-    """Most resident memory that this process has had."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text("utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return 1024 * int(line.split()[1])
-    # On Linux this would count the process that started this one too.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def make_folder(path, overwrite):

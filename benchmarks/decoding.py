@@ -38,20 +38,30 @@ def measure(
         Path, typer.Option("--output", "-o", help="Folder of the results.")
     ] = Path("runs/decoding"),
     sizes: Annotated[
-        str, typer.Option(help="Of test, tiny, base; with commas.")
-    ] = "tiny,base",
-    batch: Annotated[str, typer.Option(help="Numbers of sentences.")] = (
-        "1,8,32,128"
-    ),
-    search: Annotated[str, typer.Option(help="greedy, beam4 and so on.")] = (
-        "greedy,beam4"
-    ),
-    length: Annotated[str, typer.Option(help="Target tokens, forced.")] = (
-        "24,100"
-    ),
+        str | None,
+        typer.Option(
+            help="Of test, tiny, base; with commas.",
+            show_default="tiny,base",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Numbers of sentences.", show_default="1,8,32,128"),
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help="greedy, beam4 and so on.", show_default="greedy,beam4"
+        ),
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option(help="Target tokens, forced.", show_default="24,100"),
+    ] = None,
     engine: Annotated[
-        str, typer.Option("--engines", help="Which engines; all by default.")
-    ] = "all",
+        str | None,
+        typer.Option("--engines", help="Which engines; all by default."),
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Rounds to measure.")] = 5,
     text: Annotated[
         Path | None,
@@ -90,23 +100,41 @@ def measure(
         --source test.en
       python benchmarks/decoding.py -o runs/steps --step-plot
     """  # noqa: D301
-    chosen_sizes = command.listed("--sizes", sizes, VOCABULARY_SIZES)
-    searches = command.listed("--search", search)
+    if (text is None) != (source is None):
+        raise ValueError("Give `--text` and `--source` together, or neither.")
+    if text and step_plot:
+        raise ValueError("Give `--text` or `--step-plot`, not both.")
+    options = {
+        "--sizes": sizes,
+        "--batch": batch,
+        "--search": search,
+        "--length": length,
+        "--engines": engine,
+    }
+    if text:
+        command.check_unused("--text", options, "--search", "--engines")
+    if step_plot:
+        command.check_unused("--step-plot", options, "--sizes")
+    chosen_sizes = command.listed(
+        "--sizes", sizes, VOCABULARY_SIZES, default="tiny,base"
+    )
+    searches = command.listed("--search", search, default="greedy,beam4")
     for name in searches:
         if not SEARCH.fullmatch(name):
             raise ValueError(
                 "`--search` must be greedy, or beam with its width, such as "
                 f"beam4. Received: {name!r}."
             )
-    batches, lengths = _numbers("--batch", batch), _numbers("--length", length)
-    if (text is None) != (source is None):
-        raise ValueError("Give `--text` and `--source` together, or neither.")
-    if text and step_plot:
-        raise ValueError("Give `--text` or `--step-plot`, not both.")
+    batches = _numbers("--batch", batch, "1,8,32,128")
+    lengths = _numbers("--length", length, "24,100")
     registry = text_case.ENGINES if text else engines.ENGINES
     names = command.listed(
-        "--engines", ",".join(registry) if engine == "all" else engine, registry
+        "--engines", engine, registry, default=",".join(registry)
     )
+    if text and not (text / "translator.json").is_file():
+        raise FileNotFoundError(f"No translator in {text}.")
+    if source and not source.is_file():
+        raise FileNotFoundError(f"No such file: {source}.")
     command.make_folder(output, overwrite)
     if step_plot:
         names = []
@@ -127,8 +155,8 @@ def measure(
         raise typer.Exit(1)
 
 
-def _numbers(option, text):
-    names = command.listed(option, text)
+def _numbers(option, text, default):
+    names = command.listed(option, text, default=default)
     for name in names:
         if not name.isdecimal() or int(name) < 1:
             raise ValueError(

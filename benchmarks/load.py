@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import command
+import engines
 import load_case
 import machine
 import typer
@@ -63,6 +64,15 @@ def measure(
         raise ValueError(f"Text must not be empty. Received: {text}.")
     if not model.exists():
         raise FileNotFoundError(f"No such file or folder: {model}.")
+    needs = ["matplotlib"]
+    if not (model / "saved_model.pb").is_file():
+        needs.append("ai-edge-litert")
+    absent = engines.missing(needs)
+    if absent:
+        raise ImportError(
+            f"This needs {' and '.join(absent)}. `pip install "
+            f"{' '.join(absent)}` installs it."
+        )
     command.make_folder(output, overwrite)
     import load_report
 
@@ -84,7 +94,7 @@ def measure(
             )
             measured |= load_case.judge(measured)
             results["engines"][name] = measured
-    load_report.write(results, output)
+            load_report.write(results, output)
     print((output / "load.md").read_text("utf-8"), end="")
     if not all(map(load_case.is_good, results["engines"].values())):
         raise typer.Exit(1)
@@ -98,7 +108,8 @@ def _exports(model, folder):
         return {"saved-model": model}
     import keras_transformer as kt
 
-    translator = kt.Translator.load(model)
+    # As a LiteRT file computes, whatever the translator does.
+    translator = kt.Translator.load(model).with_dtype("float32")
     paths = {
         "saved-model": Path(folder, "saved_model"),
         "litert": Path(folder, "model.tflite"),

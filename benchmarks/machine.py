@@ -14,9 +14,12 @@ from cases import cores
 PACKAGES = (
     "keras-transformer",
     "tensorflow",
+    "tensorflow-text",
     "keras",
     "jax",
     "numpy",
+    "sentencepiece",
+    "ai-edge-litert",
     "ctranslate2",
     "keras-hub",
     "torch",

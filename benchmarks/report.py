@@ -141,7 +141,28 @@ def write_text(results: dict, folder: Path, titles: dict, baseline: str):
 
 
 def write_steps(results: dict, folder: Path):
-    """Writes `steps.json` and `.png`: time a step against position."""
+    """Writes `steps.md`, `.json` and `.png`: a step's time by its position."""
+    title = (
+        f"Greedy search, {results['batch']} sentences, room for "
+        f"{results['capacity']:,} tokens"
+    )
+    rows = [
+        [curve["size"], curve["title"], round(position), spread(ms)]
+        for curve in results["curves"]
+        for position, *ms in zip(
+            curve["positions"], *curve["ms_per_step"], strict=True
+        )
+    ]
+    lines = [
+        "# Steps by position",
+        "",
+        f"{title}. Milliseconds a step, median (least–most) of "
+        f"{results['options']['runs']} runs.",
+        "",
+        *about(results),
+        *table(["size", "engine", "position", "ms a step"], rows),
+    ]
+    write(folder / "steps", lines, results)
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for curve in results["curves"]:
         x = np.array(curve["positions"])
@@ -154,13 +175,9 @@ def write_steps(results: dict, folder: Path):
     axes.set_xlabel("position in the target, tokens")
     axes.set_ylabel("milliseconds a step")
     axes.set_ylim(bottom=0)
-    axes.set_title(
-        f"Greedy search, {results['batch']} sentences, room for "
-        f"{results['capacity']:,} tokens"
-    )
+    axes.set_title(title)
     axes.legend()
     _save(figure, folder / "steps.png")
-    _write_json(folder / "steps.json", results)
 
 
 def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
@@ -223,7 +240,8 @@ def write(path: Path, lines: list[str], results: dict):
     """Writes the lines as `.md` and the results as `.json`."""
     text = "\n".join(lines).rstrip() + "\n"
     path.with_suffix(".md").write_text(text, "utf-8")
-    _write_json(path.with_suffix(".json"), results)
+    text = json.dumps(results, indent=1, ensure_ascii=False)
+    path.with_suffix(".json").write_text(text + "\n", "utf-8")
 
 
 def ratio_cell(engines: dict, name: str, baseline: str) -> str:
@@ -338,11 +356,6 @@ def _ceilings(ceilings):
     if "device" in ceilings:
         parts.append(f"of {ceilings['device']}")
     return ", ".join(parts)
-
-
-def _write_json(path, results):
-    text = json.dumps(results, indent=1, ensure_ascii=False)
-    path.write_text(text + "\n", "utf-8")
 
 
 def _save(figure, path):

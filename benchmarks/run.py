@@ -153,7 +153,7 @@ class Run:
                     )
                 curves.append(curve)
                 progress.advance()
-        del self.results["cases"], self.results["skipped"]
+        del self.results["cases"]
         self.results |= {
             "batch": steps.BATCH,
             "capacity": steps.CAPACITY,
@@ -177,21 +177,21 @@ class Run:
                 with Worker(log) as worker:
                     case = worker(training_case.prepare, case)
                     work = worker(training_case.work, case)
-                found = self._train(case, progress)
-                profiles = {}
+                measured = {
+                    "size": case.size,
+                    **work,
+                    "engines": {},
+                    "profiles": {},
+                }
+                self.results["cases"].append(measured)
+                for measured["engines"] in self._train(case, progress):
+                    training_report.write(self.results, self.output)
+                profiles = measured["profiles"]
                 for name in profiled:
                     with self._failing(name, profiles), Worker(log) as worker:
                         profiles[name] = worker(
                             trainers.profile, self.registry[name], case
                         )
-                self.results["cases"].append(
-                    {
-                        "size": case.size,
-                        **work,
-                        "engines": found,
-                        "profiles": profiles,
-                    }
-                )
                 training_report.write(self.results, self.output)
 
     def _start(self, stack, size):
@@ -267,10 +267,14 @@ class Run:
         )
 
     def _train(self, case, progress):
-        """What each engine measures, a list of the runs for each key."""
+        """What each engine has measured after each round, of the rounds.
+
+        A list of the rounds for each key.
+        """
         alive = dict.fromkeys(self.names)
         found = {name: {} for name in self.names}
-        for name in _in_turn(self.names, self.runs):
+        turns = enumerate(_in_turn(self.names, self.runs), 1)
+        for number, name in turns:
             progress.label(f"{case.size}: {name}")
             if name in alive:
                 with (
@@ -283,7 +287,8 @@ class Run:
                     for key, value in measured.items():
                         found[name].setdefault(key, []).append(value)
             progress.advance()
-        return {name: found[name] for name in found if name in alive}
+            if number % len(self.names) == 0:  # so much is not lost
+                yield {name: found[name] for name in found if name in alive}
 
     def _best_setting(self, log, name, job):
         settings = text_case.ENGINES[name].settings()

@@ -15,8 +15,9 @@ from pathlib import Path
 from cases import search_of
 from cases import thread_settings
 from cases import width_of
-from command import peak_bytes
 from command import run_elsewhere
+
+from keras_transformer.serving.run_export import peak_bytes
 
 # Batches that CTranslate2 may take, in source tokens; its documentation
 # suggests 1,024 to 2,048, and more suits some models.
@@ -31,10 +32,13 @@ EXTRA_LENGTH = 50
 
 
 def export(translator_folder: str, search: str, folder: str):
-    """Writes the translator in every format, with that search."""
+    """Writes the translator in every format, with that search.
+
+    In float32, whatever it was trained in: so the others compute.
+    """
     import keras_transformer as kt
 
-    translator = kt.Translator.load(translator_folder)
+    translator = kt.Translator.load(translator_folder).with_dtype("float32")
     translator.search = search_of(search)
     translator.save(os.path.join(folder, "translator"))
     translator.export_saved_model(os.path.join(folder, "saved_model"))

@@ -9,6 +9,7 @@ Heavy imports wait until a process needs them, as in `engines`.
 
 import collections
 import math
+import os
 import re
 import tempfile
 import time
@@ -17,7 +18,6 @@ from typing import NamedTuple
 
 from cases import SEED
 from cases import cores
-from command import peak_bytes
 from peers import marian_config
 from training_case import LABEL_SMOOTHING
 from training_case import TEXT_LENGTH
@@ -26,6 +26,7 @@ from training_case import read_epoch
 from training_case import synthetic_batch
 from training_case import text_batches
 
+from keras_transformer.serving.run_export import peak_bytes
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 WARM_UP = 2  # steps
@@ -209,7 +210,10 @@ class Torch:
 
         torch.manual_seed(SEED)
         torch.set_num_threads(cores())
-        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        # On a CPU all compute there: TensorFlow from PyPI knows no GPU.
+        is_for_gpu = os.environ.get("KERAS_BACKEND") == "jax"
+        has_gpu = is_for_gpu and torch.cuda.is_available()
+        self.device = "cuda" if has_gpu else "cpu"
         self.dtype = dtype
         self.model = self.make_model(case).to(self.device).train()
         self.optimizer = torch.optim.Adam(

@@ -45,7 +45,10 @@ def measure(
     engine: Annotated[
         str, typer.Option("--engines", help="Which engines; all by default.")
     ] = "",
-    steps: Annotated[int, typer.Option(min=1, help="Batches of a run.")] = 10,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Batches of a run.", show_default="10"),
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Rounds to measure.")] = 5,
     text: Annotated[
         tuple[Path, Path] | None,
@@ -94,6 +97,9 @@ def measure(
     for file in text or ():
         if not file.is_file():
             raise FileNotFoundError(f"No such file: {file}.")
+    if text:
+        command.check_unused("--text", {"--steps": steps})
+    steps = steps or 10
     profiled = [name for name in trainers.PROFILED if name in names]
     if profile and (text or not profiled):
         raise ValueError(

@@ -23,6 +23,7 @@ def main(folder, output, weights, *texts):
     for text, expected, found in zip(
         texts, translator(texts), exported, strict=True
     ):
+        # Smaller weights may choose other words.
         same = "" if found == expected else f" (the translator: {expected})"
         print(f"{text}\n-> {found}{same}")
 
@@ -30,4 +31,7 @@ def main(folder, output, weights, *texts):
 if __name__ == "__main__":
     if len(sys.argv) < 4:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (OSError, ValueError) as error:
+        sys.exit(f"to_litert.py: {error}")

@@ -35,4 +35,7 @@ def main(folder, output, *texts):
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    sys.exit(min(main(*sys.argv[1:]), 1))
+    try:
+        sys.exit(min(main(*sys.argv[1:]), 1))
+    except (OSError, ValueError) as error:
+        sys.exit(f"to_saved_model.py: {error}")

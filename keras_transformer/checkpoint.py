@@ -235,8 +235,8 @@ class Checkpoint:
             return checkpoint
         if damaged:
             raise ValueError(
-                f"All checkpoints in {folder} are damaged. Remove them, or "
-                "pass `--overwrite`, to start anew."
+                f"All checkpoints in {folder} are damaged. Remove them to "
+                "start anew."
             )
         return cls()
 

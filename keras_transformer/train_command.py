@@ -236,7 +236,7 @@ def train(
     Example:
       keras-transformer train train.en train.de -o runs/en-de \\
         --validation val.en val.de --epochs 20
-      keras-transformer train train.en train.de -o runs/en-de \\
+      keras-transformer train train.en train.de -o runs/best \\
         --validation val.en val.de --epochs 100 --average-last 5 \\
         --monitor val_bleu --patience 5 --keep-best
       keras-transformer train law.en law.de -o runs/law \\

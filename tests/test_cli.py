@@ -243,7 +243,7 @@ def test_options_reach_the_model_and_the_data(text, tmp_path):
     result = run(*command, "--epochs", "1")
     assert result.code == 0, result.errors
     translator = kt.Translator.load(folder)
-    assert translator.tokenizer.is_unigram
+    assert translator.tokenizer.is_fast
     assert translator.model.dropout == 0.25
     assert translator.model.dtype_policy.name == "mixed_bfloat16"
     # Going on reads the optimizer's state and the mean of the weights.

@@ -3,20 +3,17 @@
 import hashlib
 import json
 
-
-def read_lines(path):
-    """The lines of a file, in which only a newline ends a line."""
-    with open(path, encoding="utf-8", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
+from keras_transformer.text.lines import read_lines
 
 
 def read_pairs(paths):
-    """Pairs of lines of two files of as many."""
-    source, target = map(read_lines, paths)
-    if len(source) != len(target):
+    """The lines of two files of as many, and of some."""
+    source, target = ([*read_lines(path)] for path in paths)
+    if not source or len(source) != len(target):
         raise ValueError(
-            f"Two files must have as many lines as each other. Received: "
-            f"{paths[0]} with {len(source)}, {paths[1]} with {len(target)}."
+            "Two files must have as many lines as each other, and some. "
+            f"Received: {paths[0]} with {len(source)}, {paths[1]} with "
+            f"{len(target)}."
         )
     return source, target
 

@@ -97,14 +97,9 @@ def fit(model, make_batches, validation, options):
         "weights": model.count_params(),
         "epochs": len(state.history),
         "updates": int(model.optimizer.iterations),
-        "validation_loss": finite(last["val_loss"]),
-        "validation_perplexity": finite(last["val_perplexity"]),
+        "validation_loss": last["val_loss"],
+        "validation_perplexity": last["val_perplexity"],
     }
-
-
-def finite(value):
-    """A number, or `None` where training has diverged: JSON has no NaN."""
-    return value if math.isfinite(value) else None
 
 
 def search():

@@ -41,8 +41,7 @@ class Progress(keras.callbacks.Callback):
         if self.minutes_so_far() >= self.minutes:
             return True
         losses = [row["val_loss"] for row in self.history]
-        # NaN is no improvement, nor is there one before the first epoch.
-        best = min(filter(math.isfinite, losses), default=math.inf)
+        best = min(losses, default=math.inf)
         since = itertools.takewhile(lambda loss: loss != best, losses[::-1])
         return len([*since]) >= self.patience
 
@@ -51,6 +50,11 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         seconds = time.perf_counter() - self.began
+        if not math.isfinite(logs["val_loss"]):
+            raise ValueError(
+                "Training has diverged: the validation loss must be a finite "
+                f"number. Received: {logs['val_loss']} in epoch {epoch + 1}."
+            )
         self.history.append({"epoch": epoch, "seconds": seconds, **logs})
         kt.Checkpoint.of(
             self.model, epoch + 1, self.averaging, history=self.history

@@ -649,8 +649,12 @@ def train_and_held_out(
 
 def main():
     """Prints as many pairs as the first argument asks for, or ten."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    for english, german in sentence_pairs(count, seed=0):
+    try:
+        count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+        pairs = sentence_pairs(count, seed=0)
+    except ValueError as error:
+        sys.exit(f"corpus.py: {error}")
+    for english, german in pairs:
         print(f"{english}\n    {german}")
 
 

@@ -8,7 +8,10 @@ import sys
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  its operations are in the graph
 
+if len(sys.argv) < 2:
+    sys.exit(__doc__)
 folder, *texts = sys.argv[1:]
+texts = tf.constant(texts, tf.string)
 translate = tf.saved_model.load(folder).signatures["serving_default"]
-for translation in translate(text=tf.constant(texts))["translation"].numpy():
+for translation in translate(text=texts)["translation"].numpy():
     print(translation.decode())

@@ -56,29 +56,38 @@ def is_clean(source, target):
     )
 
 
-def clean(paths, cleaned, most_lines=None):
-    """Writes the clean pairs of two files to two others; counts all, kept."""
-    read = kept = 0
+def read_pairs(paths):
+    """The pairs of lines of two files of as many, one by one."""
+    read = 0
     with (
-        open(paths[0], encoding="utf-8", newline="\n") as source,
-        open(paths[1], encoding="utf-8", newline="\n") as target,
-        open(cleaned[0], "w", encoding="utf-8", newline="\n") as source_out,
-        open(cleaned[1], "w", encoding="utf-8", newline="\n") as target_out,
+        # A byte order mark is no text.
+        open(paths[0], encoding="utf-8-sig", newline="\n") as source,
+        open(paths[1], encoding="utf-8-sig", newline="\n") as target,
     ):
         try:
-            pairs = zip(source, target, strict=True)
-            for pair in itertools.islice(pairs, most_lines):
-                one, other = (line.rstrip("\r\n") for line in pair)
+            for pair in zip(source, target, strict=True):
                 read += 1
-                if is_clean(one, other):
-                    kept += 1
-                    source_out.write(f"{one}\n")
-                    target_out.write(f"{other}\n")
+                yield [line.rstrip("\r\n") for line in pair]
         except ValueError as error:  # of `zip`, or of what is no UTF-8
             raise ValueError(
                 f"{paths[0]} and {paths[1]} must be UTF-8 and have as many "
                 f"lines as each other. Received: {error} after {read} lines."
             ) from error
+
+
+def clean(paths, cleaned, most_lines=None):
+    """Writes the clean pairs of two files to two others; counts all, kept."""
+    read = kept = 0
+    with (
+        open(cleaned[0], "w", encoding="utf-8", newline="\n") as source_out,
+        open(cleaned[1], "w", encoding="utf-8", newline="\n") as target_out,
+    ):
+        for one, other in itertools.islice(read_pairs(paths), most_lines):
+            read += 1
+            if is_clean(one, other):
+                kept += 1
+                source_out.write(f"{one}\n")
+                target_out.write(f"{other}\n")
     return read, kept
 
 
@@ -178,6 +187,10 @@ def write(path, text):
 
 def run(options):
     """Cleans, trains, translates and scores; each step once."""
+    # Found wrong now, rather than after days.
+    for paths in (options.validation, options.test):
+        if not sum(1 for pair in read_pairs(paths)):
+            raise ValueError(f"{paths[0]} and {paths[1]} must not be empty.")
     folder = options.output / ("dry-run" if options.dry_run else "run")
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "train.source", folder / "train.target"]
@@ -198,7 +211,9 @@ def run(options):
     test = options.test
     if options.dry_run:
         test = [folder / "test.source", folder / "test.target"]
-        clean(options.test, test, DRY_TEST_LINES)
+        pairs = itertools.islice(read_pairs(options.test), DRY_TEST_LINES)
+        for path, lines in zip(test, zip(*pairs, strict=True), strict=True):
+            write(path, "".join(f"{line}\n" for line in lines))
     translator = train(folder, files, options)
     search = ["--search", "beam", "--width", BEAM_WIDTH]
     search += ["--length-penalty", LENGTH_PENALTY]

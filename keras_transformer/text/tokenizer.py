@@ -85,9 +85,6 @@ class Tokenizer:
         self._processor = _processor_of(model)
         self._check_special_ids()
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-        settings = proto.trainer_spec
-        self.is_unigram = settings.model_type == settings.UNIGRAM
-        self.has_byte_fallback = settings.byte_fallback
         self.is_fast = _fast_operation_agrees(proto)
         self.pieces = [
             self._processor.IdToPiece(index)

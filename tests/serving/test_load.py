@@ -23,54 +23,47 @@ def load_case():
     sys.path.remove(str(BENCHMARKS))
 
 
-def load(*arguments):
-    return subprocess.run(
-        [sys.executable, BENCHMARKS / "load.py", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def run(small, tmp_path, model, seconds):
+@pytest.mark.slow
+def test_threads_get_the_serial_answers(small, tmp_path):
     source = tmp_path / "source.txt"
     texts = ["the cat", "", "the dog sees the fox", "the hen 😀 " * 5]
     source.write_text("\n".join(texts), "utf-8")
     output = tmp_path / "load"
-    process = load(
-        *(model, source, "-o", output, "--threads", 2, "--seconds", seconds)
+    process = subprocess.run(
+        [
+            *(sys.executable, BENCHMARKS / "load.py", small.folder, source),
+            # Seconds enough for a machine whose other core is busy.
+            *("-o", output, "--threads", "2", "--seconds", "10"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
-    results = json.loads((output / "load.json").read_text("utf-8"))
-    assert (output / "load.png").read_bytes().startswith(b"\x89PNG")
-    table = (output / "load.md").read_text("utf-8")
-    assert process.stdout == table
-    return process, results["engines"], table
-
-
-@pytest.mark.slow
-def test_threads_get_the_serial_answers(small, tmp_path):
-    process, engines, table = run(small, tmp_path, small.saved_model, 6)
-    [(name, measured)] = engines.items()
-    assert name == "saved-model"
-    assert measured["calls"] > 2
-    assert measured["errors"] == []
-    assert measured["different"] == 0
-    assert measured["new_traces"] == measured["new_compilations"] == 0
-    assert len(measured["samples"]) == 24
-    # Memory of so short a run says nothing.
-    assert process.returncode == (0 if measured["is_flat"] else 1)
-    assert ("| good |" in table) == measured["is_flat"]
-
-
-@pytest.mark.slow
-def test_a_translator_is_exported_first(small, tmp_path):
-    # Seconds enough for a machine whose other core is busy.
-    _, engines, _ = run(small, tmp_path, small.folder, 10)
-    assert list(engines) == ["saved-model", "litert"]
+    engines = json.loads((output / "load.json").read_text("utf-8"))["engines"]
+    assert list(engines) == ["saved-model", "litert"]  # exported first
     for measured in engines.values():
         assert measured["calls"] > 2
         assert measured["errors"] == []
         assert measured["different"] == 0
+        assert measured["new_traces"] == measured["new_compilations"] == 0
+        assert len(measured["samples"]) == 24
+    # Memory of so short a run says nothing.
+    flat = [measured["is_flat"] for measured in engines.values()]
+    assert process.returncode == (0 if all(flat) else 1)
+    table = (output / "load.md").read_text("utf-8")
+    assert process.stdout == table
+    assert table.count("| good |") == sum(flat)
+    assert (output / "load.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_export_is_measured_as_it_is(load_case, small, tmp_path):
+    import load
+
+    path = small.saved_model
+    assert load._exports(path, tmp_path) == {"saved-model": path}
+    path = tmp_path / "model.tflite"
+    path.touch()
+    assert load._exports(path, tmp_path) == {"litert": path}
 
 
 def test_the_report_is_a_table_and_what_it_is_of(
@@ -173,11 +166,19 @@ def test_memory_and_compilations_are_judged(
         ([BENCHMARKS, __file__, "-o", BENCHMARKS], "is not empty, and nothing"),
     ],
 )
-def test_a_bad_option_is_one_line(arguments, message, tmp_path, monkeypatch):
+def test_a_bad_option_is_one_line(
+    load_case, arguments, message, tmp_path, monkeypatch, capsys
+):
+    import command
+    import load
+
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
-    process = load("-o", tmp_path / "load", *arguments)
-    assert process.returncode == 2
-    [line] = process.stderr.splitlines()
+    arguments = ["load.py", "-o", tmp_path / "load", *arguments]
+    monkeypatch.setattr(sys, "argv", [*map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        command.run(load.app)
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("load.py: ")
     assert message in line

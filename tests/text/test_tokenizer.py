@@ -126,21 +126,24 @@ def test_special_ids(trained):
 
 
 def test_vocabulary_has_the_size_asked_for(trained):
-    expected = 560 if trained.has_byte_fallback else 300
+    expected = 560 if "<0x00>" in trained.pieces else 300
     assert trained.vocabulary_size == expected
     assert len(trained.pieces) == expected
     assert len(set(trained.pieces)) == expected
 
 
-def test_kind_is_read_from_the_model(lines):
-    tokenizer = kt.Tokenizer.train(
-        lines, vocabulary_size=300, model_type="bpe", verbose=0
-    )
-    assert (tokenizer.is_unigram, tokenizer.has_byte_fallback) == (False, False)
-    tokenizer = kt.Tokenizer.train(
-        lines, vocabulary_size=560, byte_fallback=True, verbose=0
-    )
-    assert (tokenizer.is_unigram, tokenizer.has_byte_fallback) == (True, True)
+def test_byte_fallback_is_read_from_the_model(lines):
+    for options, has_bytes in (
+        ({"model_type": "bpe"}, False),
+        (
+            {"byte_fallback": True, "vocabulary_size": 560},
+            True,
+        ),
+    ):
+        options = {"vocabulary_size": 300, "verbose": 0, **options}
+        tokenizer = kt.Tokenizer.train(lines, **options)
+        assert ("<0x00>" in tokenizer.pieces) == has_bytes
+        assert not tokenizer.is_fast
 
 
 def test_known_text_comes_back(trained, lines):
