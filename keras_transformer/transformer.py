@@ -307,8 +307,8 @@ class Transformer(Freezable, keras.Model):
             ValueError: If there is no such preset.
 
         Example:
-        >>> Transformer.from_preset("base", 37_000).count_params()
-        63045632
+        >>> Transformer.from_preset("tiny", 8_000).hidden_dim
+        128
         """
         check_choice(tuple(PRESETS), preset=preset)
         return cls(vocabulary_size, **{**PRESETS[preset], **overrides})

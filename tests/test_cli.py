@@ -58,8 +58,20 @@ TRAINING = [
 ]
 
 
-def run(*arguments, stdin=b""):
-    """Types a command; gives its exit code and what it printed."""
+choose_translated = training_run.TrainingRun._choose_translated
+
+
+def choose_none(run, path):
+    """Leaves the sample out, which takes longer than an epoch here."""
+    choose_translated(run, path)
+    run.sample = None
+
+
+def run(*arguments, stdin=b"", sample=False):
+    """Types a command; gives its exit code and what it printed.
+
+    A training translates a sample if it is asked to.
+    """
     output, errors, code = io.StringIO(), io.StringIO(), 0
     with (
         pytest.MonkeyPatch.context() as monkeypatch,
@@ -68,6 +80,10 @@ def run(*arguments, stdin=b""):
     ):
         # Smaller than any real preset, for speed.
         monkeypatch.setitem(transformer.PRESETS, "tiny", SMALL)
+        if not sample:
+            monkeypatch.setattr(
+                training_run.TrainingRun, "_choose_translated", choose_none
+            )
         monkeypatch.setattr(
             sys, "argv", ["keras-transformer", *map(str, arguments)]
         )
@@ -119,6 +135,7 @@ def trained(tmp_path_factory):
         *("train", source, target, "--output", folder / "run"),
         *("--validation", source, target, "--epochs", "2"),
         *TRAINING,
+        sample=True,
     )
     assert result.code == 0, result.errors
     return types.SimpleNamespace(

@@ -90,7 +90,17 @@ def write_text(folder, pairs=PAIRS):
 def small_preset():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setitem(transformer.PRESETS, "tiny", SMALL)
+        monkeypatch.setattr(TrainingRun, "_choose_translated", choose_none)
         yield
+
+
+choose_translated = TrainingRun._choose_translated
+
+
+def choose_none(run, path):
+    """Leaves the sample out, which takes longer than an epoch here."""
+    choose_translated(run, path)
+    run.sample = None
 
 
 @pytest.fixture(scope="module")
@@ -693,8 +703,9 @@ def long_text(tmp_path):
 
 @pytest.mark.slow
 def test_training_starts_from_another_translator(
-    start, text, long_text, tmp_path, capsys
+    start, text, long_text, tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.setattr(TrainingRun, "_choose_translated", choose_translated)
     folder = tmp_path / "run"
     source = tmp_path / "start"
     shutil.copytree(start, source)
@@ -1022,17 +1033,29 @@ def test_without_matplotlib_training_goes_on(
 
 # Processes of their own.
 
+# Trainings one after the other, each in a process; these are forked to import
+# TensorFlow once.
 PROGRAM = """
 import json, os, signal, sys
 
 from keras_transformer import atomic, transformer
 from keras_transformer.training_run import TrainingRun, callbacks
 
-settings, small, files, moment = json.loads(sys.argv[1])
+jobs, small, files = json.loads(sys.argv[1])
 transformer.PRESETS["tiny"] = small
+for settings, moment, log in jobs:
+    child = os.fork()
+    if not child:
+        with open(log, "w") as file:
+            os.dup2(file.fileno(), 2)
+        break
+    os.waitpid(child, 0)
+else:
+    sys.exit()
 
 
 def kill():
+    print("killed", file=sys.stderr)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -1062,24 +1085,28 @@ elif moment == "between translator and checkpoint":
         lambda self, epoch, *logs: epoch == 2,
     )
 TrainingRun(**settings).train(*files, validation=files)
+print("ended", file=sys.stderr)
 """
 
 
-def in_process(folder, text, settings, moment=None):
-    """Trains in a process of its own; gives its exit code and errors."""
-    arguments = [
-        {**SETTINGS, **settings, "output": str(folder)},
-        SMALL,
-        [str(path) for path in text],
-        moment,
+def in_processes(folders, text, settings, moments, logs):
+    """Trains in processes of their own, killed at some moments.
+
+    Gives what each wrote to its errors, "ended" in the last line if it did.
+    """
+    files = [logs / f"{number}.log" for number in range(len(folders))]
+    jobs = [
+        ({**SETTINGS, **settings, "output": str(folder)}, moment, str(file))
+        for folder, moment, file in zip(folders, moments, files, strict=True)
     ]
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(arguments)],
+    arguments = json.dumps([jobs, SMALL, [str(path) for path in text]])
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, arguments],
         capture_output=True,
-        text=True,
         timeout=600,
+        check=True,
     )
-    return process.returncode, process.stderr
+    return [file.read_text() for file in files]
 
 
 @pytest.mark.slow
@@ -1099,18 +1126,21 @@ def in_process(folder, text, settings, moment=None):
 def test_killed_training_comes_to_the_same(text, tmp_path, settings):
     settings = {**settings, "epochs": 3}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    code, errors = in_process(whole, text, settings)
-    assert code == 0, errors
-    for moment in (
+    moments = [
+        None,
         "while a checkpoint is renamed",
         "between two batches",
         "between translator and checkpoint",
-    ):
-        code, errors = in_process(killed, text, settings, moment)
-        assert code == -signal.SIGKILL, (moment, errors)
-    code, errors = in_process(killed, text, settings)
-    assert code == 0, errors
-    assert "Going on with the training" in errors
+        None,
+    ]
+    first, *others, last = in_processes(
+        [whole, *[killed] * 4], text, settings, moments, tmp_path
+    )
+    assert first.endswith("ended\n"), first
+    for errors in others:
+        assert errors.endswith("killed\n"), errors
+    assert last.endswith("ended\n"), last
+    assert "Going on with the training" in last
     np.testing.assert_allclose(losses(killed), losses(whole), atol=1e-4)
     # Both loaded in this process, which no kill has touched.
     for found, weight in zip(
@@ -1121,11 +1151,11 @@ def test_killed_training_comes_to_the_same(text, tmp_path, settings):
 
 @pytest.mark.slow
 def test_deterministic_training_is_equal_bit_by_bit(text, tmp_path):
-    for name in ("one", "other"):
-        code, errors = in_process(
-            tmp_path / name, text, {"deterministic": True}
-        )
-        assert code == 0, errors
+    folders = [tmp_path / name for name in ("one", "other")]
+    for errors in in_processes(
+        folders, text, {"deterministic": True}, [None, None], tmp_path
+    ):
+        assert errors.endswith("ended\n"), errors
     for one, other in zip(
         weights_in(tmp_path / "one"),
         weights_in(tmp_path / "other"),

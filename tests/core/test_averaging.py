@@ -1,5 +1,7 @@
 """Means of weights: what they are, and where they are when."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -15,7 +17,26 @@ BATCHES = 3  # in an epoch
 X = np.random.default_rng(5).normal(size=(2 * BATCHES, 3)).astype("float32")
 
 
-def make_model(policy=None, **optimizer):
+# Those of `make_model`, and what their variables are at first.
+models, initial = [], []
+turns = itertools.cycle(range(3))  # no test has more of them
+
+
+def make_model():
+    """A new model, or one whose steps are traced, as it was when new."""
+    turn = next(turns)
+    if turn == len(models):
+        models.append(build_model())
+    model = models[turn]
+    variables = model.variables + model.optimizer.variables
+    if not initial:
+        initial.extend(map(ops.convert_to_numpy, variables))
+    for variable, value in zip(variables, initial, strict=True):
+        variable.assign(value)
+    return model
+
+
+def build_model(policy=None, **optimizer):
     model = keras.Sequential(
         [
             keras.Input((3,)),
@@ -25,6 +46,7 @@ def make_model(policy=None, **optimizer):
         ]
     )
     model.compile(keras.optimizers.SGD(0.1, **optimizer), "mse", **COMPILE)
+    model.optimizer.build(model.trainable_variables)
     return model
 
 
@@ -148,7 +170,7 @@ def test_weights_that_are_not_trained_stay():
 
 def test_updates_are_counted_where_gradients_accumulate():
     watch, averaging = Watch(), kt.WeightAveraging(decay=0.5)
-    model = make_model(gradient_accumulation_steps=2)
+    model = build_model(gradient_accumulation_steps=2)
     fit(model, averaging, watch)
     expected = decayed_mean(watch.batches[1::2], 0.5)
     assert_equal(trainable(model), expected, rtol=1e-5, atol=1e-6)
@@ -169,7 +191,7 @@ DONE = [2, 3, 5, 6, 8, 9, 11, 12]
 )
 def test_batches_are_counted_where_several_are_executed(arguments, sampled):
     watch, averaging = Watch(), kt.WeightAveraging(**arguments)
-    model = make_model()
+    model = build_model()
     model.compile("sgd", "mse", steps_per_execution=2, **COMPILE)
     fit(model, averaging, watch)
     samples = [watch.batches[DONE.index(done)] for done in sampled]
@@ -427,10 +449,10 @@ def test_other_weights_to_train_start_anew(arguments):
 
 def test_averages_of_half_precision_weights_are_float32():
     averaging = kt.WeightAveraging(decay=0.9)
-    fit(make_model("bfloat16"), averaging)
+    fit(build_model("bfloat16"), averaging)
     assert {str(mean.dtype) for mean in averaging.averages()} == {"float32"}
     last = kt.WeightAveraging(last=2)
-    fit(make_model("bfloat16"), last)
+    fit(build_model("bfloat16"), last)
     assert {str(mean.dtype) for mean in last.averages()} == {"float32"}
 
 

@@ -59,14 +59,14 @@ def limits():
 @pytest.mark.slow
 @eager_only
 @each_search
-@pytest.mark.parametrize("compiled", [False, True])
-def test_segments_equal_one_loop(model, source_ids, search, compiled):
+def test_segments_equal_one_loop(model, source_ids, search):
     inputs = {"source_ids": source_ids, "max_lengths": limits()}
     decode = Decode(model, search, capacity=2 * ROWS)
     expected = decode.whole(inputs)
-    found = decode.in_segments(inputs, (lambda f: f) if compiled else None)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-4)
+    for compile_function in (None, lambda function: function):
+        found = decode.in_segments(inputs, compile_function)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,25 @@ def test_rows_of_table_3_can_be_made(zero_weights, row):
     )
     # Two roundings, and a vocabulary that the paper gives as "about 37000".
     assert model.count_params() == pytest.approx(millions * 1e6, abs=4.5e6)
+    config = model.get_config()
+    for name, value in overrides.items():
+        assert config[name] == value
+    # Exactly, by layer: both stacks' heads and inner vectors, and what is
+    # normalised and added.
+    wide, inner, keys, values, layers = (
+        model.hidden_dim,
+        model.intermediate_dim,
+        model.num_heads * model.encoder.layers[0].self_attention.key_dim,
+        model.num_heads * model.encoder.layers[0].self_attention.value_dim,
+        model.num_layers,
+    )
+    attention = 2 * wide * (keys + values)
+    feed_forward = 2 * wide * inner + inner + wide
+    counts = layers * (3 * attention + 2 * feed_forward + 5 * 2 * wide)
+    counts += 37_000 * wide
+    if "positional_encoding" in overrides:
+        counts += 2 * 1024 * wide
+    assert model.count_params() == counts
 
 
 def test_rows_of_table_3_run():

@@ -167,6 +167,14 @@ def exported(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def signatures(exported):
+    """The functions of one of the folders, loaded once."""
+    _, path = exported["shared unigram"]
+    loaded = tf.saved_model.load(str(path))
+    yield loaded.signatures  # which do not keep what they are of
+
+
+@pytest.fixture(scope="module")
 def fresh(exported):
     """What one fresh process says to all texts, for each kind."""
     calls = {
@@ -235,9 +243,8 @@ def test_ids_are_translated_as_by_the_model(exported, fresh, kind):
 
 
 @pytest.mark.slow
-def test_compiled_signatures_say_the_same(exported):
-    translator, path = exported["shared unigram"]
-    signatures = tf.saved_model.load(str(path)).signatures
+def test_compiled_signatures_say_the_same(exported, signatures):
+    translator, _ = exported["shared unigram"]
     for text, ids in (
         ("serving_default", "translate_ids"),
         ("translate_compiled", "translate_ids_compiled"),
@@ -525,9 +532,10 @@ def test_other_backend_is_refused_before_anything_is_written(
     assert os.listdir(tmp_path) == []
 
 
-def test_text_without_end_is_refused_before_it_is_computed(exported):
-    translator, path = exported["shared unigram"]
-    signatures = tf.saved_model.load(str(path)).signatures
+def test_text_without_end_is_refused_before_it_is_computed(
+    exported, signatures
+):
+    translator, _ = exported["shared unigram"]
     text = "the cat sees the dog " * 50_000  # 1 MB
     before = peak_bytes()
     message = "must not be longer than 4096 tokens"
@@ -568,9 +576,8 @@ def test_keras_exports_the_logits_of_ids_of_any_size(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["translate_ids", "translate_ids_compiled"])
-def test_ids_must_be_rows_of_the_vocabulary(exported, name):
-    translator, path = exported["shared unigram"]
-    loaded = tf.saved_model.load(str(path))
+def test_ids_must_be_rows_of_the_vocabulary(exported, signatures, name):
+    translator, _ = exported["shared unigram"]
     size = translator.tokenizer.vocabulary_size
     for row, message in (
         ([5, -1, 3], rf"Source ids must be in \[0, {size}\)"),
@@ -579,14 +586,12 @@ def test_ids_must_be_rows_of_the_vocabulary(exported, name):
         ([5, 0, 3], "Padding, id 0, must come after the tokens of a row"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            loaded.signatures[name](source_ids=tf.constant([[5, 3, 0], row]))
+            signatures[name](source_ids=tf.constant([[5, 3, 0], row]))
 
 
 @pytest.mark.parametrize("name", ["translate_ids", "translate_ids_compiled"])
 @pytest.mark.parametrize("shape", [(2, 0), (0, 0), (0, 3)])
-def test_nothing_is_translated_to_nothing(exported, name, shape):
-    _, path = exported["shared unigram"]
-    loaded = tf.saved_model.load(str(path))
-    result = loaded.signatures[name](source_ids=tf.zeros(shape, tf.int32))
+def test_nothing_is_translated_to_nothing(signatures, name, shape):
+    result = signatures[name](source_ids=tf.zeros(shape, tf.int32))
     assert result["target_ids"].shape == (shape[0], 0)
     np.testing.assert_array_equal(result["score"], np.zeros(shape[0]))
