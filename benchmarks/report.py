@@ -254,7 +254,7 @@ def spread(values) -> str:
     """Median (least–most)."""
     return (
         f"{number(np.median(values))} "
-        f"({number(values.min())}–{number(values.max())})"
+        f"({number(np.min(values))}–{number(np.max(values))})"
     )
 
 

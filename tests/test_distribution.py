@@ -47,7 +47,7 @@ NEW_MODEL = [
 ]
 
 # The command, of small models and with two devices if it runs on TensorFlow;
-# `event` is a signal to get after a batch of the second epoch.
+# `event` is a signal to get after a batch of the second epoch, and its number.
 PROGRAM = """
 import json, os, signal, sys
 
@@ -72,8 +72,8 @@ on_batch_end = callbacks.Checkpoints.on_train_batch_end
 
 
 def with_event(self, batch, logs=None):
-    if self.epoch == 1 and self.skipped + batch == 3 and event:
-        os.kill(os.getpid(), event)
+    if event and self.epoch == 1 and self.skipped + batch == event[1]:
+        os.kill(os.getpid(), event[0])
     on_batch_end(self, batch, logs)
 
 
@@ -233,26 +233,26 @@ def test_training_goes_on_after_a_lost_process_and_a_signal(
     folder = tmp_path / "run"
     options = ["--save-every", "2"]
 
-    def train(event):
+    def train(*event):
         events = (None, event)
         return map(ends, start_processes(folder, text, *options, events=events))
 
-    chief, lost = train(signal.SIGKILL)
+    chief, lost = train(signal.SIGKILL, 3)
     assert (chief[0], lost[0]) == (2, -signal.SIGKILL), chief[2]
     assert "This process can no longer work with the others." in chief[2]
     assert "Traceback" not in chief[2]
     # A signal to one process stops all.
-    for code, _, errors in train(signal.SIGTERM):
+    for code, _, errors in train(signal.SIGTERM, 6):
         assert code == 130, errors
         assert "Stopped. The translator after epoch" in errors
-    for code, _, errors in train(None):
+    for code, _, errors in train():
         assert code == 0, errors
     assert_same(folder, alone)
 
 
 @pytest.mark.slow
 def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
-    events = (signal.SIGKILL, None)
+    events = ((signal.SIGKILL, 3), None)
     lost, other = map(
         ends, start_processes(tmp_path / "run", text, events=events)
     )

@@ -518,7 +518,8 @@ def test_missing_package_names_the_extra(exported, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     message = (
         "`export_ctranslate2` needs ctranslate2, which is not installed. "
-        r"`pip install keras-transformer\[ctranslate2\]` installs it"
+        r"`pip install '.\[ctranslate2\]'`, in a checkout of this library, "
+        "installs it."
     )
     with pytest.raises(ImportError, match=message):
         translator.export_ctranslate2(tmp_path / "new")
