@@ -46,6 +46,13 @@ class Decay(enum.StrEnum):
     COSINE = "cosine"
 
 
+class Optimizer(enum.StrEnum):
+    """What makes updates of gradients in `train`."""
+
+    ADAM = "adam"
+    MUON = "muon"
+
+
 class Distribute(enum.StrEnum):
     """What `train` computes on, where it is not one device."""
 
@@ -117,6 +124,12 @@ def train(
     max_length: Annotated[
         int, typer.Option(help="Longest sentence to keep, in tokens.")
     ] = 128,
+    optimizer: Annotated[
+        Optimizer,
+        typer.Option(
+            help="Section 5.3's, or Muon, which learns from fewer updates."
+        ),
+    ] = Optimizer.ADAM,
     learning_rate: Annotated[
         float | None,
         typer.Option(help="Peak learning rate; by default equation 3's."),
@@ -262,6 +275,7 @@ def train(
         character_coverage=character_coverage,
         tokens_per_batch=tokens_per_batch,
         max_length=max_length,
+        optimizer=None if optimizer == Optimizer.ADAM else optimizer.value,
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
         decay=decay and decay.value,

@@ -599,6 +599,36 @@ def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
     assert common < every
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_muon_updates_the_matrices_of_layers(text, tmp_path, dtype):
+    settings = {
+        "optimizer": "muon",
+        "epochs": 1,
+        "clip_norm": 0.0,
+        "dtype": dtype,
+        "separate_vocabularies": True,
+    }
+    run = train(tmp_path / "run", text, settings)
+    ((loss, validation_loss),) = losses(tmp_path / "run")
+    assert validation_loss < loss - 0.5
+    optimizer = run.translator.model.optimizer
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    assert isinstance(optimizer, keras.optimizers.Muon)
+    by_adam = {
+        variable.path
+        for variable in run.translator.model.trainable_variables
+        if optimizer._should_use_adamw(variable)
+    }
+    for variable in run.translator.model.trainable_variables:
+        is_in_stack = "coder/" in variable.path and "kernel" in variable.path
+        assert is_in_stack == (variable.path not in by_adam)
+    again = train(tmp_path / "run", text, {**settings, "epochs": 2})
+    assert len(losses(tmp_path / "run")) == 2
+    assert again.saved == 1
+    with pytest.raises(ValueError, match="`optimizer` must be what training"):
+        train(tmp_path / "run", text, {**settings, "optimizer": None})
+
+
 def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     def settings(**options):
         run = TrainingRun("run", **{**SETTINGS, "patience": 1, **options})

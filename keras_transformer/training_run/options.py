@@ -100,6 +100,8 @@ class TrainingOptions:
         start_from: Folder of a translator whose weights, vocabulary and
             search training starts with. It is copied: the folder may change
             while training goes on.
+        optimizer: `None` for `Adam`; `"muon"` for Keras's, [which learns from
+            fewer updates](https://arxiv.org/abs/2502.16982).
     """
 
     output: str
@@ -134,6 +136,7 @@ class TrainingOptions:
     tokenizer: str | None = None
     target_tokenizer: str | None = None
     start_from: str | None = None
+    optimizer: str | None = None
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -188,6 +191,7 @@ class TrainingOptions:
             ("val_loss", "val_perplexity", "val_bleu"), monitor=self.monitor
         )
         check_choice((None, "cosine"), decay=self.decay)
+        check_choice((None, "muon"), optimizer=self.optimizer)
         goes_by = self.patience or self.keep_best
         if self.monitor != "val_loss" and not goes_by:
             raise ValueError(

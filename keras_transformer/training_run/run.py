@@ -43,6 +43,15 @@ from keras_transformer.translator import longest_source
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite
 
+# What Muon leaves over is Adam's, section 5.3, at half the rate.
+MUON = {
+    "adam_beta_2": 0.98,
+    "epsilon": 1e-9,
+    "adam_lr_ratio": 0.5,
+    "weight_decay": 0.1,  # times the learning rate
+    "adam_weight_decay": None,
+}
+
 
 class TrainingRun(TrainingOptions):
     """Trains a translator into a folder, epoch by epoch.
@@ -322,13 +331,7 @@ class TrainingRun(TrainingOptions):
             model = start.make_model(**overrides)
             if self.start_from:
                 self._assign_start(model)
-            optimizer = Adam(
-                self._schedule(model.hidden_dim),
-                global_clipnorm=self.clip_norm or None,
-                gradient_accumulation_steps=(
-                    self.accumulate if self.accumulate > 1 else None
-                ),
-            )
+            optimizer = self._make_optimizer(model.hidden_dim)
             if self.dtype == "mixed_float16":
                 optimizer = LossScaleOptimizer(optimizer)
             model.compile(
@@ -341,6 +344,25 @@ class TrainingRun(TrainingOptions):
         self.translator = Translator(
             model, *tokenizers, search=start.make_search()
         )
+
+    def _make_optimizer(self, hidden_dim):
+        schedule = self._schedule(hidden_dim)
+        options = {
+            "global_clipnorm": self.clip_norm or None,
+            "gradient_accumulation_steps": (
+                self.accumulate if self.accumulate > 1 else None
+            ),
+        }
+        if self.optimizer == "muon":
+            # What is looked up by ids, and what gives the logits, is not for
+            # Muon, nor are vectors.
+            return keras.optimizers.Muon(
+                schedule,
+                **MUON,
+                exclude_layers=["output_projection"],
+                **options,
+            )
+        return Adam(schedule, **options)
 
     def _schedule(self, hidden_dim):
         """The learning rate of equation 3, or one that falls to 0."""
