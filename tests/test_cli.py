@@ -608,9 +608,21 @@ def test_error_is_all_that_a_shell_shows(tmp_path):
 def test_lines_are_written_as_they_are_done(trained, monkeypatch):
     monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
     lines = ["cat sees dog", "", "fox", "owl sees pig", "hen"]
-    result = run("translate", trained.folder, stdin="\n".join(lines).encode())
-    translator = kt.Translator.load(trained.folder)
-    assert result.output.split("\n") == [*translator(lines), ""]
+    stdin = "\n".join(lines).encode()
+    translations = kt.Translator.load(trained.folder)(lines)
+    result = run("translate", trained.folder, stdin=stdin)
+    assert result.output.split("\n") == [*translations, ""]
+    translate = kt.Translator.__call__
+
+    def interrupted(self, texts, **options):
+        if texts == lines[-1:]:
+            raise KeyboardInterrupt
+        return translate(self, texts, **options)
+
+    monkeypatch.setattr(kt.Translator, "__call__", interrupted)
+    result = run("translate", trained.folder, stdin=stdin)
+    assert result.code == 130
+    assert result.output.split("\n") == [*translations[:-1], ""]
 
 
 def test_output_that_cannot_be_written_is_found_first(trained, tmp_path):

@@ -229,11 +229,11 @@ def test_multi30k_rates_rise_and_fall(multi30k):
     np.testing.assert_allclose(
         rates("published", 1000, 2000, 8000), [2.5e-3, 5e-3, 2.5e-3]
     )
-    # 6,800 of a batch, 100 batches an epoch.
-    assert multi30k.RECIPES["hour"].num_epochs(100) == 68
+    # 8,000 of a batch, 100 batches an epoch.
+    assert multi30k.RECIPES["hour"].num_epochs(100) == 80
     np.testing.assert_allclose(
-        rates("hour", 250, 500, 3650, 6800),
-        [2.5e-3, 5e-3, 2.5e-3, 0],
+        rates("hour", 250, 500, 4250, 8000),  # of the matrices
+        [5e-3, 1e-2, 5e-3, 0],
         atol=1e-9,
     )
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import keras
 import numpy as np
@@ -216,12 +217,23 @@ def test_the_translator_has_the_average_and_the_checkpoint_has_not(trained):
 
 
 def test_curves_leave_out_what_is_not_known(tmp_path):
+    from matplotlib.axes import Axes
+
     history = [
         {"epoch": 0, "loss": 3.0, "val_loss": 4.0, "val_bleu": math.nan},
         {"epoch": 1, "loss": 2.0, "val_loss": 3.5, "val_bleu": math.nan},
     ]
-    draw_curves(tmp_path / "curves.png", history)
+    spy = {"autospec": True, "side_effect": Axes.plot}
+    with mock.patch.object(Axes, "plot", **spy) as plot:
+        draw_curves(tmp_path / "curves.png", history)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    drawn = [
+        (call.kwargs["label"], *call.args[1:3]) for call in plot.call_args_list
+    ]
+    assert drawn == [
+        ("training", (1, 2), (3.0, 2.0)),
+        ("validation", (1, 2), (4.0, 3.5)),
+    ]
 
 
 def test_training_says_if_it_ends_before_the_learning_rate_peaks(

@@ -394,6 +394,19 @@ def test_attention_is_that_of_the_whole_model(copying_model, search):
     )
     shape = (*target_ids.shape, SOURCE_IDS.shape[1])
     assert attention.shape == shape
+    (rows,) = flat([target_ids], search)
+    weights = copying_model.cross_attention(
+        {
+            "source_ids": np.repeat(SOURCE_IDS, search.num_hypotheses, axis=0),
+            "target_ids": np.pad(
+                rows[:, :-1], ((0, 0), (1, 0)), constant_values=START
+            ),
+        }
+    )
+    expected = ops.mean(weights[-1], axis=1) * (rows != 0)[..., None]
+    np.testing.assert_allclose(
+        attention, np.reshape(expected, shape), atol=1e-4
+    )
     real = target_ids != 0
     np.testing.assert_allclose(attention.sum(axis=-1), real, atol=1e-5)
     padding = (SOURCE_IDS == 0).reshape(
