@@ -33,5 +33,6 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
-    except (OSError, ValueError) as error:
-        sys.exit(f"to_litert.py: {error}")
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        print(f"to_litert.py: {error}", file=sys.stderr)
+        sys.exit(2)

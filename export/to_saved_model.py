@@ -15,10 +15,10 @@ import keras_transformer as kt
 def main(folder, output, *texts):
     """Exports, loads what was written, and compares the translations."""
     translator = kt.Translator.load(folder)
+    expected = translator(texts)  # which says what is wrong with a text
     translator.export_saved_model(output)
     serve = tf.saved_model.load(output).signatures["serving_default"]
     result = serve(text=tf.constant(texts, tf.string))["translation"].numpy()
-    expected = translator(texts)
     if result.ndim == 2:  # several for each text, best first
         result, expected = result[:, 0], [best for best, *_ in expected]
     differences = 0
@@ -37,5 +37,6 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         sys.exit(min(main(*sys.argv[1:]), 1))
-    except (OSError, ValueError) as error:
-        sys.exit(f"to_saved_model.py: {error}")
+    except (OSError, RuntimeError, ValueError) as error:
+        print(f"to_saved_model.py: {error}", file=sys.stderr)
+        sys.exit(2)

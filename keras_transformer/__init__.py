@@ -24,6 +24,7 @@ _CORE = {
     "LabelSmoothedCrossentropy": "training",
     "LearnedPositionalEncoding": "positional_encoding",
     "MultiHeadAttention": "attention",
+    "Muon": "training",
     "Perplexity": "training",
     "Sampling": "search",
     "SinusoidalPositionalEncoding": "positional_encoding",

@@ -127,7 +127,8 @@ def train(
     optimizer: Annotated[
         Optimizer,
         typer.Option(
-            help="Section 5.3's, or Muon, which learns from fewer updates."
+            help="Section 5.3's, or Muon, which learns from fewer updates: "
+            "matrices with a weight decay of 0.1, the rest at half the rate."
         ),
     ] = Optimizer.ADAM,
     learning_rate: Annotated[

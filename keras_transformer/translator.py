@@ -284,7 +284,7 @@ class Translator:
         """
         self._check_not_adapted()
         weights = named_weights(self.model)
-        check_finite(weights)
+        check_finite(weights.items())
         tokenizers = {"tokenizer": self.tokenizer.model}
         if self.target_tokenizer is not self.tokenizer:
             tokenizers["target_tokenizer"] = self.target_tokenizer.model

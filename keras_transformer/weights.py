@@ -40,26 +40,28 @@ def check_finite(weights):
     """Raises `ValueError` if a weight holds what is no number, or infinity.
 
     Args:
-        weights: Arrays by name.
+        weights: Pairs of a name and an array.
     """
-    for name, array in weights.items():
+    for name, array in weights:
         if not np.all(np.isfinite(array)):
             raise ValueError(
-                "Training has diverged: weights must be finite numbers. "
-                f"Received: {name}, which is not; it was not saved. Train "
+                "Weights must be finite numbers, to be written. Received: "
+                f"{name}, which has others. If training has diverged, train "
                 "anew with a lower `learning_rate`, more `warmup_steps` or "
                 "`clip_norm`."
             )
 
 
 def check_finite_model(model):
-    """The same for the weights that a model has, whatever their names."""
+    """Raises `ValueError` unless all weights of a model are finite numbers.
+
+    Args:
+        model: The model, in which two weights may have the same path.
+    """
     hold_weights(model)
     check_finite(
-        {
-            variable.path: ops.convert_to_numpy(variable)
-            for variable in model.weights
-        }
+        (variable.path, ops.convert_to_numpy(variable))
+        for variable in model.weights
     )
 
 

@@ -47,7 +47,7 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """Puts the longest test first: it would run alone in the end."""
-    longest = "test_snippets_of_the_readme_run"
+    longest = "test_snippets_of_the_readme_do_what_it_says"
     items.sort(key=lambda item: item.name != longest)
 
 

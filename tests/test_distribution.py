@@ -181,11 +181,7 @@ def alone(tmp_path_factory, text):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [
-        [],
-        ["--accumulate", "2", "--clip-norm", "0.5"],
-        ["--optimizer", "muon"],
-    ],
+    [[], ["--accumulate", "2", "--clip-norm", "0.5", "--optimizer", "muon"]],
 )
 def test_two_devices_come_to_the_same_as_one(text, tmp_path, options):
     folders = tmp_path / "one", tmp_path / "two"
@@ -281,7 +277,7 @@ def run_on_tensorflow(code):
     assert process.returncode == 0, process.stderr
 
 
-MIRRORED_ADAM = """
+MIRRORED_OPTIMIZERS = """
 import keras
 import numpy as np
 import tensorflow as tf
@@ -296,7 +292,7 @@ inputs = np.arange(64).reshape(16, 4) % 7  # tokens more than once
 outputs = np.linspace(-1, 1, 16)[:, None]
 
 
-def train(options, devices):
+def train(devices, make=kt.Adam, **options):
     keras.utils.set_random_seed(1)
     with tf.distribute.MirroredStrategy(devices).scope():
         model = keras.Sequential([
@@ -307,7 +303,7 @@ def train(options, devices):
         ])
         model.build((None, 4))
         schedule = kt.WarmupSchedule(peak_learning_rate=0.03, warmup_steps=9)
-        optimizer = kt.Adam(schedule, **options)
+        optimizer = make(schedule, **options)
         model.compile(optimizer, "mse", jit_compile=False)
     losses = model.fit(
         inputs, outputs, batch_size=8, epochs=5, shuffle=False, verbose=0
@@ -325,18 +321,20 @@ CASES = [
         "weight_decay": 0.1,
         "amsgrad": True,
     },
+    {"make": kt.Muon, "adam_weight_decay": 0.1},
+    {"make": kt.Muon, "global_clipnorm": 0.1, "gradient_accumulation_steps": 2},
 ]
 for dtype, tolerance in (("float32", 1e-5), ("mixed_float16", 1e-2)):
     keras.config.set_dtype_policy(dtype)
     for options in CASES:
-        losses, weights = train(options, ["CPU:0", "CPU:1"])
-        expected_losses, expected = train(options, ["CPU:0"])
+        losses, weights = train(["CPU:0", "CPU:1"], **options)
+        expected_losses, expected = train(["CPU:0"], **options)
         np.testing.assert_allclose(losses, expected_losses, atol=tolerance)
         for weight, other in zip(weights, expected, strict=True):
             np.testing.assert_allclose(weight, other, atol=tolerance)
 
 try:
-    train({"use_ema": True, "gradient_accumulation_steps": 2}, None)
+    train(None, use_ema=True, gradient_accumulation_steps=2)
 except ValueError as error:
     assert "`gradient_accumulation_steps` goes without" in str(error), error
 else:
@@ -345,8 +343,8 @@ else:
 
 
 @pytest.mark.slow
-def test_adam_clips_and_accumulates_what_all_devices_have():
-    run_on_tensorflow(MIRRORED_ADAM)
+def test_optimizers_clip_and_accumulate_what_all_devices_have():
+    run_on_tensorflow(MIRRORED_OPTIMIZERS)
 
 
 MIRRORED_LOSS_SCALE = """

@@ -453,7 +453,7 @@ def test_a_training_that_diverges_saves_nothing_of_it(copied, text):
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(keras.Model, "fit", diverge)
-        with pytest.raises(ValueError, match="diverged: weights must be fin"):
+        with pytest.raises(ValueError, match="Weights must be finite"):
             run.train(*text, validation=text, command="train it")
     for path, content in before.items():
         assert path.read_bytes() == content
@@ -651,14 +651,27 @@ def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     assert kept["monitor"] == "val_bleu"
 
 
-def test_a_file_may_be_named_in_another_way(tmp_path, monkeypatch):
+def test_a_file_may_be_named_in_another_way_or_moved(tmp_path, monkeypatch):
+    folder = RunFolder(os.fspath(tmp_path / "run"))
+    path = tmp_path / "run/training"
+    path.mkdir(parents=True)
+
+    def check(begun, now):
+        settings = {"tokenizer": begun, "epochs": 1}
+        content = {"settings": settings, "data": {}}
+        (path / "settings.json").write_text(json.dumps(content))
+        folder.check_same({**settings, "tokenizer": now}, {})
+
     monkeypatch.chdir(tmp_path)
-    found = []
-    for path in ("x.model", f"{tmp_path}/x.model", "./x.model"):
-        places = {"tokenizer": path, "target_tokenizer": path}
-        found.append(TrainingRun("run", **{**SETTINGS, **places}).settings())
-    assert found[0] == found[1] == found[2]
-    assert found[0]["start_from"] is None
+    for name in ("x.model", f"{tmp_path}/x.model", "./x.model"):
+        check("x.model", name)
+        check(name, "x.model")
+    check(None, None)
+    monkeypatch.chdir(path)
+    check("x.model", "x.model")  # both have been moved
+    for begun, now in (("x", "y"), ("x", None), (None, "x")):
+        with pytest.raises(ValueError, match="`tokenizer` must be what"):
+            check(begun, now)
 
 
 def test_where_nothing_can_be_written_no_text_is_read(

@@ -665,7 +665,7 @@ def test_model_that_diverged_is_not_written(tokenizer, tmp_path):
         translator.export_litert,
         translator.export_ctranslate2,
     ):
-        with pytest.raises(ValueError, match="finite.*inner/bias, which is no"):
+        with pytest.raises(ValueError, match="finite.*inner/bias, which"):
             write(tmp_path / "written")
     assert os.listdir(tmp_path) == []
 

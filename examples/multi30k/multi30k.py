@@ -39,10 +39,12 @@ VOCABULARY_SIZE = 8000  # of the raw case
 
 def make_model(vocabulary_size, options, **overrides):
     """The tiny preset, which has one matrix for all three embeddings."""
+    recipe = RECIPES[options.recipe]
     return kt.Transformer.from_preset(
         "tiny",
         vocabulary_size,
-        normalize_first=RECIPES[options.recipe].normalize_first,
+        normalize_first=recipe.normalize_first,
+        dropout=recipe.dropout,
         dtype=options.dtype,
         **overrides,
     )

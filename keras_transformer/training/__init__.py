@@ -12,4 +12,6 @@ from keras_transformer.training.loss_scale import (
 )
 from keras_transformer.training.metrics import Perplexity as Perplexity
 from keras_transformer.training.metrics import TokenAccuracy as TokenAccuracy
+from keras_transformer.training.muon import Muon as Muon
 from keras_transformer.training.schedule import WarmupSchedule as WarmupSchedule
+from keras_transformer.training.updates import Updates as Updates

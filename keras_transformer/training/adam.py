@@ -1,39 +1,19 @@
 """The optimizer of section 5.3."""
 
 import keras
-import numpy as np
-from keras import ops
 
 from keras_transformer.tensorflow_only import adam_constants
-from keras_transformer.tensorflow_only import replica_context
-from keras_transformer.tensorflow_only import sum_over_devices
-from keras_transformer.tensorflow_only import summed_rows
-from keras_transformer.tensorflow_only import update_by_adam
-from keras_transformer.tensorflow_only import update_on_devices
+from keras_transformer.training.updates import Updates
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Adam(keras.optimizers.Adam):
+class Adam(Updates, keras.optimizers.Adam):
     """Adam with the constants of section 5.3, in one pass over the weights.
 
-    The updates are those of `keras.optimizers.Adam`, which goes over a weight
-    and its two moments some ten times. TensorFlow has one operation for all of
-    it, used here for float32 weights without `amsgrad`; the rest, and other
-    backends, are left to Keras.
-
-    It differs from `keras.optimizers.Adam` in three points:
-
-    - With `gradient_accumulation_steps` a schedule counts updates, not
-      batches.
-    - Where an embedding's gradient is a list of rows, one for each token,
-      those of the same token are added up before they are clipped, or squared
-      by that one operation, as the definitions have it. Keras squares each and
-      adds up the squares.
-    - On several devices of a `tf.distribute` strategy it clips the sum of
-      their gradients, and accumulates that, and so comes to what one device
-      does. Keras clips those of each device, and cannot accumulate them. With
-      `mixed_float16` wrap it in
-      `keras_transformer.training.LossScaleOptimizer`.
+    Updates are those of `keras.optimizers.Adam` but in the points that
+    `keras_transformer.training.Updates` names: what a schedule counts, tokens
+    that come more than once, and several devices. With `mixed_float16` on
+    several devices wrap it in `keras_transformer.training.LossScaleOptimizer`.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.
@@ -70,104 +50,16 @@ class Adam(keras.optimizers.Adam):
             **kwargs,
         )
 
-    def build(self, variables):
-        for variable in variables:
-            if variable.dtype == "float16" and not np.float16(self.epsilon):
-                raise ValueError(
-                    "`epsilon` must not be 0 in the dtype of a weight. "
-                    f"Received: epsilon={self.epsilon}, {variable.path} of "
-                    "float16. Train with dtype='mixed_float16', whose weights "
-                    "are float32, or with epsilon=1e-4."
-                )
-        super().build(variables)
+    def _moments(self, variable):
+        if self.amsgrad:
+            return None
+        index = self._get_variable_index(variable)
+        return self._momentums[index], self._velocities[index]
 
-    def _get_current_learning_rate(self):
-        rate = self._learning_rate
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
-            return rate(self.iterations)  # of updates; Keras: of batches
-        return super()._get_current_learning_rate()
-
-    def _backend_apply_gradients(self, grads, trainable_variables):
-        devices = replica_context()
-        if devices is not None:  # before they are clipped
-            grads = sum_over_devices(devices, grads)
-        if devices is not None and self.gradient_accumulation_steps:
-            self._accumulate_on_devices(devices, grads, trainable_variables)
-        else:
-            super()._backend_apply_gradients(grads, trainable_variables)
-
-    def _accumulate_on_devices(self, devices, gradients, variables):
-        """Updates after each so many batches.
-
-        Keras decides for all weights at once whether to. TensorFlow's devices
-        cannot meet within a condition, so it is decided for each weight here.
-        """
-        steps = self.gradient_accumulation_steps
-        if self.use_ema:
-            raise ValueError(
-                "`gradient_accumulation_steps` goes without `use_ema` on "
-                "several devices. `WeightAveraging` goes with it. Received: "
-                f"gradient_accumulation_steps={steps}, use_ema=True."
-            )
-        is_last = (self._iterations.value + 1) % steps == 0
-        accumulators = [
-            self._accumulated_gradients[self._get_variable_index(variable)]
-            for variable in variables
-        ]
-        sums = [
-            gradient + accumulator
-            for gradient, accumulator in zip(
-                gradients, accumulators, strict=True
-            )
-        ]
-        update_on_devices(
-            devices,
-            lambda accumulator, new: accumulator.assign(new),
-            accumulators,
-            [ops.where(is_last, ops.zeros_like(x), x) for x in sums],
-        )
-
-        def update(variable, gradient, is_last, learning_rate, constants):
-            def update_now():
-                if self.weight_decay and self._use_weight_decay(variable):
-                    share = learning_rate * self.weight_decay
-                    variable.assign_sub(variable * share)
-                self._update(variable, gradient, learning_rate, constants)
-
-            ops.cond(is_last, update_now, lambda: None)
-
-        learning_rate = self.learning_rate
-        of_all = is_last, learning_rate, self._constants(learning_rate)
-        update_on_devices(
-            devices,
-            update,
-            variables,
-            self._clip_gradients([x / steps for x in sums]),
-            *([value] * len(variables) for value in of_all),
-        )
-
-    def _clip_gradients(self, grads):
-        if self.clipnorm or self.global_clipnorm or self.clipvalue:
-            grads = [summed_rows(gradient) for gradient in grads]
-        return super()._clip_gradients(grads)
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if keras.backend.backend() != "tensorflow":
-            super()._backend_update_step(
-                grads, trainable_variables, learning_rate
-            )
-            return
-        of_all = learning_rate, self._constants(learning_rate)
-        update_on_devices(
-            replica_context(),
-            self._update,
-            trainable_variables,
-            grads,
-            *([value] * len(grads) for value in of_all),
-        )
+    def _decay_of(self, variable):
+        return self.weight_decay
 
     def _constants(self, learning_rate):
-        """Of an update of all weights, rather than once for each of them."""
         return adam_constants(
             self.iterations + 1,
             learning_rate,
@@ -175,16 +67,3 @@ class Adam(keras.optimizers.Adam):
             self.beta_2,
             self.epsilon,
         )
-
-    def _update(self, variable, gradient, learning_rate, constants):
-        """One update of one weight, Algorithm 1 of Kingma and Ba, 2015."""
-        index = self._get_variable_index(variable)
-        done = not self.amsgrad and update_by_adam(
-            variable,
-            self._momentums[index],
-            self._velocities[index],
-            gradient,
-            constants,
-        )
-        if not done:
-            self.update_step(gradient, variable, learning_rate)

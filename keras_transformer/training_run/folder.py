@@ -13,6 +13,7 @@ from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_folder_to_write
 from keras_transformer.atomic import write_file
 from keras_transformer.text import Tokenizer
+from keras_transformer.training_run.options import PLACES
 from keras_transformer.translator import Translator
 from keras_transformer.version import __version__
 
@@ -101,7 +102,7 @@ class RunFolder:
                 f"{self.path()!r} holds something else than a training, and "
                 "nothing in it was touched. Choose another `--output`."
             )
-        check_folder_to_write(self.path())
+        self.check_writable()
         try:
             check_absent(self.output, overwrite)
         except FileExistsError:
@@ -109,6 +110,11 @@ class RunFolder:
             killed = began and not self.has_training()
             if not killed or os.listdir(self.output) != ["training"]:
                 raise
+
+    def check_writable(self):
+        """Raises `OSError` if nothing can be written there."""
+        for path in (self.output, self.path()):
+            check_folder_to_write(path)
 
     def check_same(self, settings: dict, data: dict) -> dict:
         """Raises `ValueError` unless the training here has these settings.
@@ -129,7 +135,7 @@ class RunFolder:
             ) from None
         advice = "Pass `--overwrite` to start anew."
         for name, value in settings.items():
-            if old_settings.get(name) != value:
+            if not _is_same(name, old_settings.get(name), value):
                 raise ValueError(
                     f"`{name}` must be what training in {self.output} began "
                     f"with, {old_settings.get(name)}. Received: {name}="
@@ -207,3 +213,12 @@ def fingerprint(path: str) -> str:
     """What tells a file from one of other content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_same(name, begun, value) -> bool:
+    """Whether a setting is what training began with, or the same place."""
+    if name in PLACES and begun and value:
+        return begun == value or os.path.realpath(begun) == os.path.realpath(
+            value
+        )
+    return begun == value

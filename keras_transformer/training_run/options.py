@@ -100,8 +100,7 @@ class TrainingOptions:
         start_from: Folder of a translator whose weights, vocabulary and
             search training starts with. It is copied: the folder may change
             while training goes on.
-        optimizer: `None` for `Adam`; `"muon"` for Keras's, [which learns from
-            fewer updates](https://arxiv.org/abs/2502.16982).
+        optimizer: `None` for `Adam`; `"muon"` for `Muon`.
     """
 
     output: str
@@ -142,9 +141,6 @@ class TrainingOptions:
         """What a training that goes on must have in common with its start."""
         # The first that differs is named; others follow from `start_from`.
         settings = {"start_from": None, **dataclasses.asdict(self)}
-        for name in PLACES:
-            if settings[name] is not None:
-                settings[name] = os.path.realpath(settings[name])
         may_change = {*MAY_CHANGE}
         if self.decay:
             may_change.remove("epochs")

@@ -21,6 +21,7 @@ from keras_transformer.text.lines import read_lines
 from keras_transformer.training import Adam
 from keras_transformer.training import LabelSmoothedCrossentropy
 from keras_transformer.training import LossScaleOptimizer
+from keras_transformer.training import Muon
 from keras_transformer.training import Perplexity
 from keras_transformer.training import WarmupSchedule
 from keras_transformer.training import WeightAveraging
@@ -42,15 +43,6 @@ from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite
-
-# What Muon leaves over is Adam's, section 5.3, at half the rate.
-MUON = {
-    "adam_beta_2": 0.98,
-    "epsilon": 1e-9,
-    "adam_lr_ratio": 0.5,
-    "weight_decay": 0.1,  # times the learning rate
-    "adam_weight_decay": None,
-}
 
 
 class TrainingRun(TrainingOptions):
@@ -90,7 +82,7 @@ class TrainingRun(TrainingOptions):
             FileExistsError: If the folder holds something else.
             FileNotFoundError: If a file is missing.
             KeyboardInterrupt: If it was stopped, once all is saved.
-            OSError: If the disk is full.
+            OSError: If nothing may be written there, or the disk is full.
             RuntimeError: If another process trains in the folder, or one of
                 the same training is lost.
             ValueError: If an argument is out of range, or differs from what
@@ -184,11 +176,9 @@ class TrainingRun(TrainingOptions):
             model, epoch, self.averaging, batch, self.history
         )
         check_finite(
-            {
-                name: array
-                for name, array in checkpoint.tensors.items()
-                if name.startswith("weights/")
-            }
+            (name, array)
+            for name, array in checkpoint.tensors.items()
+            if name.startswith("weights/")
         )
         if self.distribution.is_chief:
             checkpoint.write(self.folder.path("checkpoints"))
@@ -200,6 +190,7 @@ class TrainingRun(TrainingOptions):
         """
         goes_on = self.folder.has_training() and not overwrite
         if goes_on:
+            self.folder.check_writable()
             self.folder.check_same(self.settings(), data)
             stack.enter_context(self.folder.lock())  # marks the folder as ours
         else:
@@ -331,7 +322,14 @@ class TrainingRun(TrainingOptions):
             model = start.make_model(**overrides)
             if self.start_from:
                 self._assign_start(model)
-            optimizer = self._make_optimizer(model.hidden_dim)
+            make_optimizer = Muon if self.optimizer == "muon" else Adam
+            optimizer = make_optimizer(
+                self._schedule(model.hidden_dim),
+                global_clipnorm=self.clip_norm or None,
+                gradient_accumulation_steps=(
+                    self.accumulate if self.accumulate > 1 else None
+                ),
+            )
             if self.dtype == "mixed_float16":
                 optimizer = LossScaleOptimizer(optimizer)
             model.compile(
@@ -344,25 +342,6 @@ class TrainingRun(TrainingOptions):
         self.translator = Translator(
             model, *tokenizers, search=start.make_search()
         )
-
-    def _make_optimizer(self, hidden_dim):
-        schedule = self._schedule(hidden_dim)
-        options = {
-            "global_clipnorm": self.clip_norm or None,
-            "gradient_accumulation_steps": (
-                self.accumulate if self.accumulate > 1 else None
-            ),
-        }
-        if self.optimizer == "muon":
-            # What is looked up by ids, and what gives the logits, is not for
-            # Muon, nor are vectors.
-            return keras.optimizers.Muon(
-                schedule,
-                **MUON,
-                exclude_layers=["output_projection"],
-                **options,
-            )
-        return Adam(schedule, **options)
 
     def _schedule(self, hidden_dim):
         """The learning rate of equation 3, or one that falls to 0."""

@@ -1,4 +1,4 @@
-"""Adam in one pass: it is the Adam of Keras."""
+"""Adam and Muon: they are those of Keras, with fewer operations."""
 
 import keras
 import numpy as np
@@ -69,15 +69,77 @@ def test_it_is_the_adam_of_keras(dtype, options):
     )
 
 
-def test_a_schedule_counts_updates_not_batches():
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        ("float32", {}),
+        ("mixed_bfloat16", {"adam_lr_ratio": 2.0}),
+        ("float32", {"exclude_layers": ["dense"]}),
+        ("float32", {"global_clipnorm": 0.1, "weight_decay": 0.0}),
+        ("float32", {"adam_weight_decay": 0.2, "use_ema": True}),
+    ],
+)
+def test_it_is_the_muon_of_keras(dtype, options):
+    of_section_5_3 = {
+        "weight_decay": 0.1,
+        "adam_beta_2": 0.98,
+        "adam_weight_decay": None,
+        "adam_lr_ratio": 0.5,
+        "epsilon": 1e-9,
+    }
+    assert_same(
+        train(kt.Muon(schedule(), **options), dtype),
+        train(
+            keras.optimizers.Muon(schedule(), **{**of_section_5_3, **options}),
+            dtype,
+        ),
+    )
+
+
+def test_muon_learns_with_bfloat16_weights():
+    losses, _ = train(kt.Muon(schedule()), "bfloat16")
+    assert losses[-1] < losses[0] / 2
+
+
+def test_muon_is_for_the_matrices_of_layers():
+    model = kt.Transformer(
+        9,
+        source_vocabulary_size=8,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=16,
+        positional_encoding="learned",
+        max_length=5,
+        tie_output=False,
+    )
+    ids = np.ones((2, 3), "int32")
+    model({"source_ids": ids, "target_ids": ids})
+    optimizer = kt.Muon(0.1)
+    optimizer.build(model.trainable_variables)
+    for variable in model.trainable_variables:
+        has_velocity = (
+            optimizer.adam_velocities[optimizer._get_variable_index(variable)]
+            is not None
+        )
+        is_in_a_stack = "coder/" in variable.path
+        is_matrix = is_in_a_stack and len(variable.shape) == 2
+        assert has_velocity != is_matrix, variable.path
+
+
+each_optimizer = pytest.mark.parametrize("make", [kt.Adam, kt.Muon])
+
+
+@each_optimizer
+def test_a_schedule_counts_updates_not_batches(make):
     rate = schedule()
-    weight = keras.Variable(np.ones(1, "float32"))
-    optimizer = kt.Adam(rate, gradient_accumulation_steps=3)
+    weight = keras.Variable(np.ones((1, 1), "float32"))
+    optimizer = make(rate, gradient_accumulation_steps=3)
     optimizer.build([weight])
     found = []
     for _ in range(9):
         found.append(float(optimizer.learning_rate))
-        optimizer.apply([keras.ops.ones(1)])
+        optimizer.apply([keras.ops.ones((1, 1))])
     expected = [float(rate(update)) for update in range(3) for _ in range(3)]
     assert found == expected
 
@@ -90,16 +152,18 @@ class OneHotEmbedding(keras.layers.Embedding):
         return keras.ops.one_hot(rows, self.input_dim) @ self.embeddings
 
 
+@each_optimizer
 @pytest.mark.parametrize(
     "options", [{}, {"global_clipnorm": 0.1}, {"clipvalue": 0.01}]
 )
-def test_gradients_of_the_same_token_are_added_up(options):
-    expected = keras.optimizers.Adam(
-        schedule(), beta_2=0.98, epsilon=1e-9, **options
-    )
+def test_gradients_of_the_same_token_are_added_up(make, options):
+    of_keras = make.__bases__[-1]
+    config = make(schedule(), **options).get_config()
+    expected = of_keras.from_config(config)
+    assert type(expected) is of_keras
     assert_same(
         train(
-            kt.Adam(schedule(), **options),
+            make(schedule(), **options),
             inputs=IDS,
             embedding=keras.layers.Embedding,
         ),
@@ -140,13 +204,22 @@ def test_defaults_are_those_of_section_5_3_and_are_saved():
     )
     assert type(optimizer) is kt.Adam
     assert optimizer.amsgrad
+    config = kt.Muon(0.1).get_config()
+    assert (config["adam_beta_1"], config["adam_beta_2"]) == (0.9, 0.98)
+    assert config["epsilon"] == 1e-9
+    optimizer = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(kt.Muon(0.1, weight_decay=0.3))
+    )
+    assert type(optimizer) is kt.Muon
+    assert optimizer.weight_decay == 0.3
 
 
-def test_epsilon_must_not_be_0_in_float16():
+@each_optimizer
+def test_epsilon_must_not_be_0_in_float16(make):
     weight = keras.Variable(np.ones(2), dtype="float16", name="kernel")
     message = r"`epsilon` must not be 0 .* epsilon=1e-09, kernel of float16"
     with pytest.raises(ValueError, match=message):
-        kt.Adam(0.1).build([weight])
-    optimizer = kt.Adam(0.1, epsilon=1e-4)
+        make(0.1).build([weight])
+    optimizer = make(0.1, epsilon=1e-4)
     optimizer.apply([keras.ops.zeros(2, "float16")], [weight])
     np.testing.assert_array_equal(weight, [1, 1])

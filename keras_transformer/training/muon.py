@@ -1,0 +1,96 @@
+"""Muon for matrices, and Adam for the rest."""
+
+import keras
+
+from keras_transformer.tensorflow_only import adam_constants
+from keras_transformer.training.updates import Updates
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class Muon(Updates, keras.optimizers.Muon):
+    """Muon for the matrices of layers; Adam of section 5.3 for other weights.
+
+    An update of a matrix is its momentum with all singular values brought near
+    to 1, from [Jordan et al., 2024](https://kellerjordan.github.io/posts/muon),
+    scaled and with the weight decay of [Liu et al.,
+    2025](https://arxiv.org/abs/2502.16982). It learns more from an update than
+    Adam, and takes a few products of matrices longer for it.
+
+    The defaults of `weight_decay` and `adam_lr_ratio` are what tries on
+    Multi30k came to, with a rate of 0.01 (`examples/multi30k`).
+
+    Embeddings, the projection to the logits, biases and what normalises are
+    updated by Adam, at a share of the rate. Updates are those of
+    `keras.optimizers.Muon` but in the points that
+    `keras_transformer.training.Updates` names.
+
+    Args:
+        learning_rate: A number or a schedule, such as `WarmupSchedule`.
+        weight_decay: Of matrices: the share of them, times the learning rate,
+            that an update takes away.
+        adam_beta_1: Decay of Adam's mean of the gradients.
+        adam_beta_2: Decay of its mean of their squares.
+        adam_weight_decay: As `weight_decay`, of the other weights.
+        adam_lr_ratio: Adam's learning rate, as a share of Muon's.
+        epsilon: Added to the square root by which Adam divides.
+        exclude_layers: Patterns of paths whose matrices Adam updates; of an
+            embedding it does anyway.
+        **kwargs: As of `keras.optimizers.Muon`: `momentum`, clipping, ...
+
+    Raises:
+        ValueError: If weights are of float16, in which 1e-9 is 0.
+
+    Example:
+    >>> from keras_transformer import WarmupSchedule
+    >>> schedule = WarmupSchedule(peak_learning_rate=0.01, warmup_steps=500)
+    >>> optimizer = Muon(schedule)
+    >>> optimizer.weight_decay, optimizer.adam_lr_ratio
+    (0.1, 0.5)
+    """
+
+    def __init__(
+        self,
+        learning_rate,
+        weight_decay: float | None = 0.1,
+        adam_beta_1: float = 0.9,
+        adam_beta_2: float = 0.98,
+        adam_weight_decay: float | None = None,
+        adam_lr_ratio: float = 0.5,
+        epsilon: float = 1e-9,
+        exclude_layers=("output_projection",),
+        **kwargs,
+    ):
+        super().__init__(
+            learning_rate,
+            weight_decay=weight_decay,
+            adam_beta_1=adam_beta_1,
+            adam_beta_2=adam_beta_2,
+            adam_weight_decay=adam_weight_decay,
+            adam_lr_ratio=adam_lr_ratio,
+            epsilon=epsilon,
+            exclude_layers=list(exclude_layers),
+            **kwargs,
+        )
+
+    def zeropower_via_newtonschulz5(self, x, steps: int):
+        # As the rate is, which TensorFlow multiplies with no other dtype.
+        x = keras.ops.cast(x, "float32")
+        return super().zeropower_via_newtonschulz5(x, steps)
+
+    def _moments(self, variable):
+        index = self._get_variable_index(variable)
+        velocity = self.adam_velocities[index]
+        return None if velocity is None else (self.momentums[index], velocity)
+
+    def _decay_of(self, variable):
+        is_matrix = self._moments(variable) is None
+        return self.weight_decay if is_matrix else self.adam_weight_decay
+
+    def _constants(self, learning_rate):
+        return adam_constants(
+            self.iterations + 1,
+            learning_rate * self.adam_lr_ratio,
+            self.adam_beta_1,
+            self.adam_beta_2,
+            self.epsilon,
+        )

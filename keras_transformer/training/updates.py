@@ -1,0 +1,141 @@
+"""What the optimizers here do otherwise than those of Keras."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.tensorflow_only import replica_context
+from keras_transformer.tensorflow_only import sum_over_devices
+from keras_transformer.tensorflow_only import summed_rows
+from keras_transformer.tensorflow_only import update_by_adam
+from keras_transformer.tensorflow_only import update_on_devices
+
+
+class Updates:
+    """Updates by Adam in one pass over the weights, and of all devices.
+
+    A class inherits from this one before that of Keras, which goes over a
+    weight and its two moments some ten times. TensorFlow has one operation for
+    all of it, used here for float32 weights; the rest, and other backends, are
+    left to Keras.
+
+    It differs from Keras in three points:
+
+    - With `gradient_accumulation_steps` a schedule counts updates, not
+      batches.
+    - Where an embedding's gradient is a list of rows, one for each token,
+      those of the same token are added up before they are clipped, or squared
+      by that one operation, as the definitions have it. Keras squares each and
+      adds up the squares.
+    - On several devices of a `tf.distribute` strategy it clips the sum of
+      their gradients, and accumulates that, and so comes to what one device
+      does. Keras clips those of each device, and cannot accumulate them.
+
+    A class has three methods for it: `_moments` and `_decay_of` of a weight,
+    and `_constants` of an update by Adam.
+    """
+
+    def build(self, variables):
+        for variable in variables:
+            if variable.dtype == "float16" and not np.float16(self.epsilon):
+                raise ValueError(
+                    "`epsilon` must not be 0 in the dtype of a weight. "
+                    f"Received: epsilon={self.epsilon}, {variable.path} of "
+                    "float16. Train with dtype='mixed_float16', whose weights "
+                    "are float32, or with epsilon=1e-4."
+                )
+        super().build(variables)
+
+    def _get_current_learning_rate(self):
+        rate = self._learning_rate
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            return rate(self.iterations)  # of updates; Keras: of batches
+        return super()._get_current_learning_rate()
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        devices = replica_context()
+        if devices is not None:  # before they are clipped
+            grads = sum_over_devices(devices, grads)
+        if devices is not None and self.gradient_accumulation_steps:
+            self._accumulate_on_devices(devices, grads, trainable_variables)
+        else:
+            super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _accumulate_on_devices(self, devices, gradients, variables):
+        """Updates after each so many batches.
+
+        Keras decides for all weights at once whether to. TensorFlow's devices
+        cannot meet within a condition, so it is decided for each weight here.
+        """
+        steps = self.gradient_accumulation_steps
+        if self.use_ema:
+            raise ValueError(
+                "`gradient_accumulation_steps` goes without `use_ema` on "
+                "several devices. `WeightAveraging` goes with it. Received: "
+                f"gradient_accumulation_steps={steps}, use_ema=True."
+            )
+        is_last = (self._iterations.value + 1) % steps == 0
+        accumulators = [
+            self._accumulated_gradients[self._get_variable_index(variable)]
+            for variable in variables
+        ]
+        sums = [
+            gradient + accumulator
+            for gradient, accumulator in zip(
+                gradients, accumulators, strict=True
+            )
+        ]
+        update_on_devices(
+            devices,
+            lambda accumulator, new: accumulator.assign(new),
+            accumulators,
+            [ops.where(is_last, ops.zeros_like(x), x) for x in sums],
+        )
+
+        def update(variable, gradient, is_last, learning_rate, constants):
+            def update_now():
+                decay = self._decay_of(variable)
+                if decay and self._use_weight_decay(variable):
+                    variable.assign_sub(variable * (learning_rate * decay))
+                self._update(variable, gradient, learning_rate, constants)
+
+            ops.cond(is_last, update_now, lambda: None)
+
+        learning_rate = self.learning_rate
+        of_all = is_last, learning_rate, self._constants(learning_rate)
+        update_on_devices(
+            devices,
+            update,
+            variables,
+            self._clip_gradients([x / steps for x in sums]),
+            *([value] * len(variables) for value in of_all),
+        )
+
+    def _clip_gradients(self, grads):
+        if self.clipnorm or self.global_clipnorm or self.clipvalue:
+            grads = [summed_rows(gradient) for gradient in grads]
+        return super()._clip_gradients(grads)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        if keras.backend.backend() != "tensorflow":
+            super()._backend_update_step(
+                grads, trainable_variables, learning_rate
+            )
+            return
+        of_all = learning_rate, self._constants(learning_rate)
+        update_on_devices(
+            replica_context(),
+            self._update,
+            trainable_variables,
+            grads,
+            *([value] * len(grads) for value in of_all),
+        )
+
+    def _update(self, variable, gradient, learning_rate, constants):
+        """One update of one weight."""
+        moments = self._moments(variable)
+        done = moments and update_by_adam(
+            variable, *moments, gradient, constants
+        )
+        if not done:
+            self.update_step(gradient, variable, learning_rate)
