@@ -611,21 +611,19 @@ def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
     assert common < every
 
 
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
-def test_muon_updates_the_matrices_of_layers(text, tmp_path, dtype):
+def test_muon_updates_the_matrices_of_layers(text, tmp_path):
     settings = {
         "optimizer": "muon",
         "epochs": 1,
         "clip_norm": 0.0,
-        "dtype": dtype,
+        "dtype": "mixed_float16",
         "separate_vocabularies": True,
     }
     run = train(tmp_path / "run", text, settings)
     ((loss, validation_loss),) = losses(tmp_path / "run")
     assert validation_loss < loss - 0.5
-    optimizer = run.translator.model.optimizer
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    assert isinstance(optimizer, keras.optimizers.Muon)
+    optimizer = run.translator.model.optimizer.inner_optimizer
+    assert isinstance(optimizer, kt.Muon)
     by_adam = {
         variable.path
         for variable in run.translator.model.trainable_variables

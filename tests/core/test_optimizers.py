@@ -98,7 +98,7 @@ def test_it_is_the_muon_of_keras(dtype, options):
 
 def test_muon_learns_with_bfloat16_weights():
     losses, _ = train(kt.Muon(schedule()), "bfloat16")
-    assert losses[-1] < losses[0] / 2
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_muon_is_for_the_matrices_of_layers():
