@@ -91,7 +91,7 @@ class TokenEmbedding(Layer):
             kernel = ops.transpose(embeddings)
             logits = by_rows(lambda x: ops.matmul(x, kernel), inputs)
             if training:
-                keep_product(logits, inputs, embeddings)
+                keep_product(logits, inputs, embeddings, self.embeddings)
             return logits
         if not are_ids(inputs):
             raise TypeError(

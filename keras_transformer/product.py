@@ -2,17 +2,36 @@
 
 The gradient of a loss with respect to logits `x E^T` is as large as they are,
 `(B, T, V)`. A training step asks for those of `x` and `E` alone, which the
-loss can compute without it. Keras hands the loss nothing but logits, so they
-carry `x` and `E` as they carry their mask.
+loss can compute without it. Keras hands losses and metrics nothing but logits,
+so they carry `x` and `E` to the loss as they carry their mask, and what the
+loss has found to metrics.
 """
 
 import contextlib
+from typing import Any
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
 
-def keep_product(logits, vectors, embeddings):
+class Product(NamedTuple):
+    """What logits are the product of.
+
+    Attributes:
+        logits: They themselves, as they were computed.
+        vectors: Float tensor, as many axes, the last `D` wide.
+        embeddings: Float tensor `(V, D)`, of the same dtype.
+        weight: The variable that the embeddings are, perhaps of another.
+    """
+
+    logits: Any
+    vectors: Any
+    embeddings: Any
+    weight: Any
+
+
+def keep_product(logits, vectors, embeddings, weight):
     """Notes on logits that they are `vectors embeddings^T`.
 
     Not in float16, whose range is too small for probabilities, and only on
@@ -21,13 +40,14 @@ def keep_product(logits, vectors, embeddings):
 
     Args:
         logits: Float tensor, the last axis `V` wide.
-        vectors: Float tensor, as many axes, the last `D` wide.
+        vectors: And the rest, as for `Product`.
         embeddings: Float tensor `(V, D)`.
+        weight: Its variable.
     """
     dtype = keras.backend.standardize_dtype(logits.dtype)
     is_wide = dtype in ("float32", "bfloat16")
     if is_wide and keras.backend.backend() == "tensorflow":
-        logits._kept_product = (vectors, embeddings)
+        logits._kept_product = (vectors, embeddings, weight)
 
 
 @contextlib.contextmanager
@@ -39,7 +59,7 @@ def offered_product(logits):
     if not hasattr(logits, "_kept_product"):
         yield
         return
-    logits._offered_product = logits._kept_product
+    logits._offered_product = Product(logits, *logits._kept_product)
     try:
         yield
     finally:
@@ -59,5 +79,15 @@ def cast_product(logits, dtype):
 
 
 def product_of(logits):
-    """Returns the vectors and embeddings that are offered, or `None`."""
+    """Returns the `Product` that is offered, or `None`."""
     return getattr(logits, "_offered_product", None)
+
+
+def keep_log_normalizers(logits, log_normalizers):
+    """Notes on logits `(B, T, V)` their `logsumexp` `(B, T)`."""
+    logits._log_normalizers = log_normalizers
+
+
+def log_normalizers_of(logits):
+    """Returns what a loss has noted, or `None`; without its gradient."""
+    return getattr(logits, "_log_normalizers", None)

@@ -177,6 +177,49 @@ def write_slice(x, position, update):
     )
 
 
+def map_blocks(function, inputs, size, like):
+    """Calls a function with some rows of tensors at a time.
+
+    A block is done before the next begins: there is memory for one.
+
+    Args:
+        function: Function of tensors to a tuple of tensors of as many rows.
+        inputs: Tensors of as many rows as each other.
+        size: Number of rows of a block; the last may have fewer.
+        like: Tensors of the dtypes and widths of what the function returns.
+
+    Returns:
+        A list: what the function returns, of all rows.
+    """
+    import tensorflow as tf
+
+    count = tf.shape(inputs[0])[0]
+    found = tuple(
+        tf.TensorArray(
+            x.dtype,
+            size=-(-count // size),
+            element_shape=[None, *x.shape[1:]],
+            infer_shape=False,
+        )
+        for x in like
+    )
+
+    def block(number, found):
+        start = number * size
+        rows = function(*(x[start : start + size] for x in inputs))
+        return number + 1, tuple(
+            array.write(number, x) for array, x in zip(found, rows, strict=True)
+        )
+
+    _, found = tf.while_loop(
+        lambda number, _: number * size < count,
+        block,
+        (0, found),
+        parallel_iterations=1,
+    )
+    return [array.concat() for array in found]
+
+
 def gather(x, places, axis, batch_dims=0):
     """Takes what is at places of an axis, on TensorFlow.
 

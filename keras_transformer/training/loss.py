@@ -7,10 +7,19 @@ from keras_transformer.checks import check_share
 from keras_transformer.masking import token_weights
 from keras_transformer.masking import weights_of_tokens
 from keras_transformer.product import cast_product
+from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import product_of
 from keras_transformer.slices import pick
-from keras_transformer.slices import take
+from keras_transformer.tensorflow_only import map_blocks
 from keras_transformer.tensorflow_only import replica_context
+
+# Logits whose softmax is computed at once, where they are a product: 16 MB in
+# float32.
+LOGITS_PER_BLOCK = 2**22
+
+# TensorFlow copies rows that do not begin at a multiple of 64 bytes, which so
+# many in half precision are.
+ALIGNED_ROWS = 32
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -111,14 +120,14 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     ids = ops.cast(ids, "int32")
     product = product_of(logits)
     if product is not None:
-        return _product_crossentropy(ids, logits, *product, label_smoothing)
+        return _product_crossentropy(ids, product, label_smoothing)
 
     @ops.custom_gradient
     def crossentropy(logits):
         dtype = logits.dtype
         logits = ops.cast(logits, "float32")
         mean_logits = ops.mean(logits, axis=-1) if label_smoothing else 0.0
-        loss, probabilities, label_probabilities = _loss_and_softmax(
+        loss, _, probabilities, label_probabilities = _loss_and_softmax(
             ids, logits, mean_logits, label_smoothing
         )
 
@@ -140,88 +149,109 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     return crossentropy(logits)
 
 
-def _product_crossentropy(ids, logits, vectors, embeddings, label_smoothing):
+def _product_crossentropy(ids, product, label_smoothing):
     """Computes the loss of logits `x E^T`, with the gradients of `x` and `E`.
 
     With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of logits they
-    are `G E` and `G^T x`. Of the three terms only the first is as large as the
-    logits; those of the labels are a row of `E` and of `x` for each token, and
-    those of smoothing one row for all. The weight of a token goes on `x`.
-
-    The two products with the softmax are of the dtype of `x` and `E`, all else
-    is in float32.
+    are `G E` and `G^T x`. Its last term is one row for all tokens. The others
+    are computed in float32, in blocks of tokens, and kept in the dtype of the
+    logits, until the weight of a token is known, which goes on `x`.
 
     Args:
         ids: Int32 tensor `(B, T)`.
-        logits: Float32 tensor `(B, T, V)`.
-        vectors: Float tensor `(B, T, D)`.
-        embeddings: Float tensor `(V, D)`, of the same dtype.
+        product: The `Product` that the logits are.
         label_smoothing: Share `e`.
 
     Returns:
         Float32 tensor `(B, T)`, in nats.
     """
+    logits, vectors, embeddings, weight = product
     vocabulary_size = logits.shape[-1]
-    label_share = 1 - label_smoothing
+
+    def block(ids, logits, mean_logits):
+        loss, log_normalizers, probabilities, at_labels = _loss_and_softmax(
+            ids, ops.cast(logits, "float32"), mean_logits, label_smoothing
+        )
+        slopes = _with_labels(
+            ops.cast(probabilities, logits.dtype),
+            ids,
+            ops.cast(at_labels + label_smoothing - 1.0, logits.dtype),
+        )
+        return slopes, loss, log_normalizers
 
     @ops.custom_gradient
-    def crossentropy(vectors, embeddings):
-        dtype = vectors.dtype
-        mean_embedding = ops.mean(ops.cast(embeddings, "float32"), axis=0)
-        exact_vectors = ops.cast(vectors, "float32")
-        mean_logits = ops.sum(exact_vectors * mean_embedding, axis=-1)
-        loss, probabilities, _ = _loss_and_softmax(
-            ids, logits, mean_logits, label_smoothing
+    def crossentropy(vectors, weight):
+        x = _rows(ops.cast(vectors, "float32"))  # (B T, D)
+        mean_embedding = ops.mean(ops.cast(weight, "float32"), axis=0)
+        mean_logits = ops.sum(x * mean_embedding, axis=-1)
+        rows = _rows(logits)  # (B T, V)
+        slopes, *of_tokens = map_blocks(
+            block,
+            (ops.reshape(ids, (-1,)), rows, mean_logits),
+            _rows_of_a_block(vocabulary_size),
+            like=(rows, mean_logits, mean_logits),
+        )
+        loss, log_normalizers = (
+            ops.reshape(of_each, ops.shape(ids)) for of_each in of_tokens
         )
 
-        def gradient(upstream):
-            shares = ops.cast(_rows(probabilities), dtype)  # (B T, V)
-            labels = ops.reshape(ids, (-1,))
-            weights = ops.reshape(upstream, (-1, 1))  # (B T, 1)
-            weighted = _rows(exact_vectors) * weights  # (B T, D)
-            expected = ops.matmul(shares, embeddings)
-            of_vectors = weights * (
-                ops.cast(expected, "float32")
-                - label_share * ops.cast(take(embeddings, labels), "float32")
-                - label_smoothing * mean_embedding
+        def gradient(upstream, _):
+            upstream = ops.reshape(upstream, (-1, 1))
+            weighted = x * upstream
+            expected = ops.cast(ops.matmul(slopes, embeddings), "float32")
+            of_vectors = upstream * (
+                expected - label_smoothing * mean_embedding
             )
-            # `x^T P`: to transpose the probabilities would copy them.
+            # `x^T G`: to transpose `G` would copy it.
             attracted = ops.matmul(
-                ops.cast(ops.transpose(weighted), dtype), shares
+                ops.cast(ops.transpose(weighted), slopes.dtype), slopes
             )
-            of_embeddings = (
-                ops.cast(ops.transpose(attracted), "float32")
-                - label_share
-                * ops.segment_sum(weighted, labels, vocabulary_size)
-                - label_smoothing / vocabulary_size * ops.sum(weighted, axis=0)
+            of_weight = ops.cast(ops.transpose(attracted), "float32") - (
+                label_smoothing / vocabulary_size * ops.sum(weighted, axis=0)
             )
             of_vectors = ops.reshape(of_vectors, ops.shape(vectors))
-            return ops.cast(of_vectors, dtype), ops.cast(of_embeddings, dtype)
+            return (
+                ops.cast(of_vectors, vectors.dtype),
+                ops.cast(of_weight, weight.dtype),
+            )
 
-        return loss, gradient
+        return (loss, log_normalizers), gradient
 
-    return crossentropy(vectors, embeddings)
+    weight = ops.cast(weight, weight.dtype)  # a tensor
+    loss, log_normalizers = crossentropy(vectors, weight)
+    keep_log_normalizers(logits, log_normalizers)
+    return loss
 
 
 def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
-    """Computes the loss, all probabilities, and those of the labels.
+    """Computes the loss, and what its gradient is made of.
 
     Args:
-        ids: Int32 tensor `(B, T)`.
-        logits: Float32 tensor `(B, T, V)`.
-        mean_logits: Float32 tensor `(B, T)`, used where there is smoothing.
+        ids: Int32 tensor `(...)`.
+        logits: Float32 tensor `(..., V)`.
+        mean_logits: Float32 tensor `(...)`, used where there is smoothing.
         label_smoothing: Share `e`.
+
+    Returns:
+        The loss and `logsumexp`, `(...)`; probabilities `(..., V)`, and those
+        of the labels, `(...)`.
     """
-    label_logits = pick(logits, ids)  # (B, T)
+    label_logits = pick(logits, ids)
     probabilities = ops.softmax(logits, axis=-1)
     label_probabilities = pick(probabilities, ids)
-    log_normalizer = _log_normalizer(
+    log_normalizers = _log_normalizer(
         logits, probabilities, label_logits, label_probabilities
     )
-    loss = log_normalizer - label_logits
+    loss = log_normalizers - label_logits
     if label_smoothing:
         loss = loss + label_smoothing * (label_logits - mean_logits)
-    return loss, probabilities, label_probabilities
+    return loss, log_normalizers, probabilities, label_probabilities
+
+
+def _rows_of_a_block(vocabulary_size):
+    """A number that lets each block begin where TensorFlow need not copy it."""
+    size = LOGITS_PER_BLOCK // vocabulary_size
+    return max(size // ALIGNED_ROWS * ALIGNED_ROWS, ALIGNED_ROWS)
 
 
 def _rows(x):
@@ -230,11 +260,11 @@ def _rows(x):
 
 
 def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
-    """Computes `logsumexp` `(B, T)` of logits whose softmax is at hand.
+    """Computes `logsumexp` `(...)` of logits whose softmax is at hand.
 
     It is `z - log p` of any token whose `p` is not too small: of the label,
     unless one is, and then of the most probable token, which takes two more
-    passes over `(B, T, V)`.
+    passes over `(..., V)`.
     """
     return ops.cond(
         ops.all(label_probabilities > 1e-30),
@@ -246,7 +276,7 @@ def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
 
 
 def _with_labels(gradient, ids, values):
-    """Puts values `(B, T)` in place of the entries of ids in `(B, T, V)`."""
+    """Puts values `(...)` in place of the entries of ids in `(..., V)`."""
     vocabulary_size = gradient.shape[-1]
     if keras.backend.backend() == "jax":  # XLA joins it to what is before
         is_label = ops.equal(

@@ -4,6 +4,8 @@ import keras
 from keras import ops
 
 from keras_transformer.masking import token_weights
+from keras_transformer.product import log_normalizers_of
+from keras_transformer.slices import pick
 from keras_transformer.training.loss import smoothed_crossentropy
 
 
@@ -63,7 +65,12 @@ class Perplexity(keras.metrics.Mean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
-        nats = smoothed_crossentropy(y_true, y_pred)
+        log_normalizers = log_normalizers_of(y_pred)
+        if log_normalizers is None:
+            nats = smoothed_crossentropy(y_true, y_pred)
+        else:
+            label_logits = pick(y_pred, ops.cast(y_true, "int32"))
+            nats = log_normalizers - ops.cast(label_logits, "float32")
         super().update_state(nats, token_weights(y_true, sample_weight))
 
     def result(self):

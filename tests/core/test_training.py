@@ -1,13 +1,19 @@
 """Schedule, loss and metrics, and `fit` with all of them."""
 
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.product import log_normalizers_of
 from keras_transformer.product import offered_product
 from keras_transformer.product import product_of
+from keras_transformer.training import loss as loss_module
 from keras_transformer.training.loss import smoothed_crossentropy
 
 from . import reference
@@ -197,18 +203,21 @@ def test_loss_of_extreme_logits_is_finite():
 @each_smoothing
 @pytest.mark.parametrize("run", [lambda function: function, traced])
 @pytest.mark.parametrize(
-    "dtype, reduction, error",
+    "dtype, reduction, rows, error",
     [
-        ("float32", "mean_with_sample_weight", 1e-5),
-        ("float32", "sum", 1e-5),
-        ("mixed_bfloat16", "mean_with_sample_weight", 5e-2),
+        ("float32", "mean_with_sample_weight", None, 1e-5),
+        ("float32", "mean_with_sample_weight", 3, 1e-5),
+        ("float32", "sum", 1, 1e-5),
+        ("mixed_bfloat16", "mean_with_sample_weight", 3, 5e-2),
     ],
 )
 def test_gradients_of_a_product_equal_those_through_the_logits(
-    label_smoothing, run, dtype, reduction, error
+    label_smoothing, run, dtype, reduction, rows, error, monkeypatch
 ):
     import tensorflow as tf
 
+    if rows:  # of a block; the last of 3 has fewer
+        monkeypatch.setattr(loss_module, "LOGITS_PER_BLOCK", rows * V)
     model = kt.Transformer(V, **SMALL, dropout=0.0, dtype=dtype)
     loss = kt.LabelSmoothedCrossentropy(label_smoothing, reduction=reduction)
     model.compile(loss=loss, jit_compile=False)
@@ -245,6 +254,85 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
         difference = np.linalg.norm(slope - expected_slope)
         size = np.linalg.norm(expected_slope)
         assert difference <= error * size, variable.path
+
+
+@tensorflow_only
+@pytest.mark.parametrize("run", [lambda function: function, traced])
+@pytest.mark.parametrize("options", [{}, HALF], ids=str)
+def test_metrics_beside_a_product_see_logits_not_their_gradient(run, options):
+    model = kt.Transformer(V, **SMALL, **options)
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), jit_compile=False)
+    inputs, labels = copy_task(B)
+    others = np.where(labels, V - 1 - labels, 0)
+    metrics = [kt.Perplexity(), kt.TokenAccuracy(), kt.Perplexity()]
+
+    def step():
+        logits = model(inputs, training=True)
+        model.compute_loss(inputs, labels, logits)
+        assert log_normalizers_of(logits) is not None
+        for metric, of in zip(metrics, (labels, labels, others), strict=True):
+            metric.update_state(of, logits)
+        return logits
+
+    logits = ops.convert_to_numpy(ops.cast(run(step)(), "float32"))
+    for metric, of in zip(metrics, (labels, labels, others), strict=True):
+        alone = type(metric)()
+        alone.update_state(of, logits)
+        np.testing.assert_allclose(metric.result(), alone.result(), rtol=1e-5)
+
+
+# One step of a loss in bfloat16, and the memory it took, in kilobytes. What
+# `resource` says would begin with the most that the tests have had.
+STEP = """
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+from keras_transformer.product import offered_product
+
+layer = kt.TokenEmbedding(16_000, 4, dtype="bfloat16")
+layer.build()
+labels = np.arange(1, 4097).reshape(2, 2048)
+loss = kt.LabelSmoothedCrossentropy()
+
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        logits = layer(x, reverse=True, training=True)
+        with offered_product(logits):
+            value = loss(labels, logits)
+    return tape.gradient(value, [x, layer.embeddings.value])
+
+
+def most():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+x = keras.ops.ones((2, 2048, 4), "bfloat16")
+step.get_concrete_function(x)
+before = most()
+step(x)
+print(most() - before)
+"""
+
+
+@pytest.mark.slow
+@tensorflow_only
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="it says what memory"
+)
+def test_no_logits_in_float32_are_held():
+    process = subprocess.run(
+        [sys.executable, "-c", STEP], capture_output=True, text=True, check=True
+    )
+    logits = 2 * 4096 * 16_000  # bytes; there are as many probabilities
+    assert logits < 1024 * int(process.stdout) < 2 * logits + 100e6
 
 
 @tensorflow_only
