@@ -40,9 +40,9 @@ def keep_product(logits, vectors, embeddings, weight):
 
     Args:
         logits: Float tensor, the last axis `V` wide.
-        vectors: And the rest, as for `Product`.
-        embeddings: Float tensor `(V, D)`.
-        weight: Its variable.
+        vectors: As for `Product`.
+        embeddings: As for `Product`.
+        weight: As for `Product`.
     """
     dtype = keras.backend.standardize_dtype(logits.dtype)
     is_wide = dtype in ("float32", "bfloat16")

@@ -188,7 +188,7 @@ def _product_crossentropy(ids, product, label_smoothing):
         slopes, *of_tokens = map_blocks(
             block,
             (ops.reshape(ids, (-1,)), rows, mean_logits),
-            _rows_of_a_block(vocabulary_size),
+            rows_of_a_block(vocabulary_size),
             like=(rows, mean_logits, mean_logits),
         )
         loss, log_normalizers = (
@@ -248,8 +248,8 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
     return loss, log_normalizers, probabilities, label_probabilities
 
 
-def _rows_of_a_block(vocabulary_size):
-    """A number that lets each block begin where TensorFlow need not copy it."""
+def rows_of_a_block(vocabulary_size):
+    """How many tokens a block has: each begins where no copy is needed."""
     size = LOGITS_PER_BLOCK // vocabulary_size
     return max(size // ALIGNED_ROWS * ALIGNED_ROWS, ALIGNED_ROWS)
 

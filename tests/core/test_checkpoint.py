@@ -261,7 +261,8 @@ def test_only_the_last_two_checkpoints_stay(tmp_path):
 
 
 @pytest.mark.skipif(
-    not os.path.exists("/proc/self/status"), reason="it says what memory"
+    not os.path.exists("/proc/self/status"),
+    reason="needs Linux, which says what memory a process has had",
 )
 def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
     # What `resource` says would begin with the most that the tests have had.

@@ -216,12 +216,15 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
 ):
     import tensorflow as tf
 
+    inputs, labels = copy_task(B)
     if rows:  # of a block; the last of 3 has fewer
+        assert labels.size > 3 and labels.size % 3
         monkeypatch.setattr(loss_module, "LOGITS_PER_BLOCK", rows * V)
+        monkeypatch.setattr(loss_module, "ALIGNED_ROWS", 1)
+        assert loss_module.rows_of_a_block(V) == rows
     model = kt.Transformer(V, **SMALL, dropout=0.0, dtype=dtype)
     loss = kt.LabelSmoothedCrossentropy(label_smoothing, reduction=reduction)
     model.compile(loss=loss, jit_compile=False)
-    inputs, labels = copy_task(B)
     # Each token counts differently, padding not at all.
     weights = np.random.default_rng(9).random(labels.shape) * (labels != 0)
     weights = weights.astype("float32")
@@ -325,7 +328,8 @@ print(most() - before)
 @pytest.mark.slow
 @tensorflow_only
 @pytest.mark.skipif(
-    not os.path.exists("/proc/self/status"), reason="it says what memory"
+    not os.path.exists("/proc/self/status"),
+    reason="needs Linux, which says what memory a process has had",
 )
 def test_no_logits_in_float32_are_held():
     process = subprocess.run(
