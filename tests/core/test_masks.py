@@ -90,6 +90,8 @@ def test_later_target_tokens_change_no_earlier_logits():
         np.testing.assert_allclose(
             logits[:, :position], expected[:, :position], **TOLERANCE
         )
+        difference = np.abs(ops.convert_to_numpy(logits - expected))
+        assert (difference[:, position:].max(axis=-1) > 1e-4).all()
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,12 @@ for folder, path, options in json.load(sys.stdin):
 """
 # One signature of a model of base size, and the most memory it took.
 CONVERT_BASE = """
-import resource, sys
+import sys
 import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert import converted
+from keras_transformer.serving.run_export import peak_bytes
 model = kt.Transformer.from_preset("base", 32_000)
 def translate_ids(source_ids):
     decode = Decode(model, kt.GreedySearch())
@@ -57,7 +58,7 @@ def translate_ids(source_ids):
 ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
 content = converted(model, translate_ids, ids, quantization="int8")
 open(sys.argv[1], "wb").write(content)
-print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peak_bytes())
 """
 # What translating one sentence with it takes.
 RUN_BASE = """
