@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
+from keras_transformer.tensorflow_only import strategy_scope
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import hold_weights
@@ -45,7 +46,7 @@ class Checkpoint:
         tensors: Weights, and the states of the optimizer, dropout, metrics
             and averages; none at the start. As large as the model thrice and
             more: `clear()` them when they are assigned.
-        optimizer: Name of the optimizer's class, `None` in those of before.
+        optimizer: Name of the optimizer's class, `None` at the start.
 
     Example:
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
@@ -143,7 +144,7 @@ class Checkpoint:
         for group in groups:
             self._check_states(model, group)
         found = _optimizer_of(model)
-        if self.optimizer not in (None, found):
+        if self.optimizer != found:
             raise ValueError(
                 "The checkpoint must be of the same optimizer. Received: a "
                 f"checkpoint of {self.optimizer}, a model with {found}."
@@ -185,14 +186,15 @@ class Checkpoint:
                 f"{name} to write, and {later}. Go on from the newest, or name "
                 "another folder."
             )
-        state = {
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "history": self.history,
-            "optimizer": self.optimizer,
-            "sha256": _digest(self.tensors),
-        }
-        metadata = {"state": json.dumps(state)}
+        state = json.dumps(
+            {
+                "epoch": self.epoch,
+                "batch": self.batch,
+                "history": self.history,
+                "optimizer": self.optimizer,
+            }
+        )
+        metadata = {"state": state, "sha256": _digest(state, self.tensors)}
         write_file(
             os.path.join(folder, name),
             lambda path: _save(self.tensors, path, metadata),
@@ -244,12 +246,12 @@ class Checkpoint:
     def _read(cls, path):
         tensors = {}
         with safetensors.safe_open(path, framework="numpy") as file:
-            state = json.loads(file.metadata()["state"])
+            metadata = file.metadata()
             for name in file.keys():  # noqa: SIM118
                 tensors[name] = file.get_tensor(name)
-        if _digest(tensors) != state.pop("sha256"):
+        if _digest(metadata["state"], tensors) != metadata["sha256"]:
             raise ValueError("its checksum is another")
-        return cls(**state, tensors=tensors)
+        return cls(**json.loads(metadata["state"]), tensors=tensors)
 
     def _group(self, group):
         return {
@@ -293,10 +295,11 @@ def _prepare(model):
             f"built={model.built}, compiled={model.compiled}. A model builds "
             "when it is called on a batch."
         )
-    if isinstance(model, Transformer):
-        model.build_all()  # layers that a subclass builds late
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
+    with strategy_scope(model):
+        if isinstance(model, Transformer):
+            model.build_all()  # layers that a subclass builds late
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
     hold_weights(model)
 
 
@@ -328,9 +331,10 @@ def _save(tensors, path, metadata):
         raise OSError(number, os.strerror(number), path) from error
 
 
-def _digest(tensors):
-    digest = hashlib.sha256()
+def _digest(state, tensors):
+    digest = hashlib.sha256(state.encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensors[name]))
+        array = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array)
     return digest.hexdigest()

@@ -93,6 +93,13 @@ def replica_context():
     return tf.distribute.get_replica_context()
 
 
+def strategy_scope(model):
+    """Where a model's variables are made: in its `tf.distribute` strategy."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    return model.distribute_strategy.scope()
+
+
 def size(x, axis):
     """The size of one axis.
 

@@ -260,6 +260,7 @@ def train(
         watcher = start_watcher()
     with quiet_start():
         from keras_transformer.training_run import TrainingRun
+        from keras_transformer.training_run.callbacks import Stopped
 
     def chosen(name, value, *others):
         """No default says anew what one of the others says already."""
@@ -323,17 +324,20 @@ def train(
             resume=resume,
             overwrite=overwrite,
         )
-    except Exception as error:
-        # Whatever it is, `main` reports it; but then jax would wait for the
-        # other processes. Python calls first what is registered last.
-        if run.distribution.num_processes > 1:
-            atexit.register(end_at_once, watcher)
-        if isinstance(error, BrokenPipeError):  # such as that of `| head`
-            say_stopped()
-        raise
-    except KeyboardInterrupt:
+    except Stopped:
         say_stopped()
         raise typer.Exit(130) from None
+    except (Exception, KeyboardInterrupt) as error:
+        is_interrupt = isinstance(error, KeyboardInterrupt)
+        # `main` reports errors; but then jax would wait for the other
+        # processes. Python calls first what is registered last.
+        if run.distribution.num_processes > 1:
+            atexit.register(end_at_once, watcher, 130 if is_interrupt else 2)
+        if is_interrupt or isinstance(error, BrokenPipeError):  # of `| head`
+            say_stopped()
+        if is_interrupt:
+            raise typer.Exit(130) from None
+        raise
     if not run.distribution.is_chief:
         return  # the first process has the folder
     print(

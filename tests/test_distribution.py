@@ -47,7 +47,7 @@ NEW_MODEL = [
 ]
 
 # The command, of small models and with two devices if it runs on TensorFlow;
-# `event` is a signal to get after a batch of the second epoch, and its number.
+# `event` is the number of a batch of the second epoch, and signals after it.
 PROGRAM = """
 import json, os, signal, sys
 
@@ -72,8 +72,9 @@ on_batch_end = callbacks.Checkpoints.on_train_batch_end
 
 
 def with_event(self, batch, logs=None):
-    if event and self.epoch == 1 and self.skipped + batch == event[1]:
-        os.kill(os.getpid(), event[0])
+    if event and self.epoch == 1 and self.skipped + batch == event[0]:
+        for number in event[1:]:
+            os.kill(os.getpid(), number)
     on_batch_end(self, batch, logs)
 
 
@@ -238,12 +239,17 @@ def test_training_goes_on_after_a_lost_process_and_a_signal(
         events = (None, event)
         return map(ends, start_processes(folder, text, *options, events=events))
 
-    chief, lost = train(signal.SIGKILL, 3)
+    chief, lost = train(3, signal.SIGKILL)
     assert (chief[0], lost[0]) == (2, -signal.SIGKILL), chief[2]
     assert "This process can no longer work with the others." in chief[2]
     assert "Traceback" not in chief[2]
+    # Told twice, one leaves the others at once.
+    chief, impatient = train(5, signal.SIGINT, signal.SIGINT)
+    assert (chief[0], impatient[0]) == (2, 130), chief[2] + impatient[2]
+    assert "This process can no longer work with the others." in chief[2]
+    assert "Stopped. The translator after epoch" in impatient[2]
     # A signal to one process stops all.
-    for code, _, errors in train(signal.SIGTERM, 6):
+    for code, _, errors in train(6, signal.SIGTERM):
         assert code == 130, errors
         assert "Stopped. The translator after epoch" in errors
     for code, _, errors in train():
@@ -253,7 +259,7 @@ def test_training_goes_on_after_a_lost_process_and_a_signal(
 
 @pytest.mark.slow
 def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
-    events = ((signal.SIGKILL, 3), None)
+    events = ((3, signal.SIGKILL), None)
     lost, other = map(
         ends, start_processes(tmp_path / "run", text, events=events)
     )
@@ -266,10 +272,10 @@ def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
     assert (tmp_path / "run/training/checkpoints").exists()
 
 
-def run_on_tensorflow(code):
+def run_on_tensorflow(code, *arguments):
     """Runs code in a process of its own, whose devices it may choose."""
     process = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         env={**os.environ, "KERAS_BACKEND": "tensorflow"},
         capture_output=True,
         text=True,
@@ -345,6 +351,99 @@ else:
 @pytest.mark.slow
 def test_optimizers_clip_and_accumulate_what_all_devices_have():
     run_on_tensorflow(MIRRORED_OPTIMIZERS)
+
+
+MIRRORED_LOSS = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
+# Of the first device all labels are 0, which are padding where masks or weights
+# say so.
+labels = np.array([[0, 0, 0], [0, 0, 0], [4, 5, 0], [6, 0, 0]])
+inputs = np.array([[0, 0, 0], [7, 0, 0], [4, 5, 0], [6, 5, 4]])
+weights = np.linspace(0, 1, 12).reshape(4, 3)
+
+
+def loss(devices, mask_zero, weights):
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MirroredStrategy(devices).scope():
+        model = keras.Sequential([
+            keras.layers.Embedding(9, 4, mask_zero=mask_zero),
+            keras.layers.Dense(9),
+        ])
+        model.build((None, 3))
+        loss = kt.LabelSmoothedCrossentropy(0.1)
+        model.compile("sgd", loss, jit_compile=False)
+    return model.evaluate(inputs, labels, 4, verbose=0, sample_weight=weights)
+
+
+for mask_zero in (False, True):
+    for some in (None, weights, weights[:, 0]):
+        expected = loss(["CPU:0"], mask_zero, some)
+        found = loss(["CPU:0", "CPU:1"], mask_zero, some)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert found > 1
+"""
+
+
+@pytest.mark.slow
+def test_loss_of_two_devices_is_the_mean_of_all_that_counts():
+    run_on_tensorflow(MIRRORED_LOSS)
+
+
+MIRRORED_CHECKPOINT = """
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
+x = np.linspace(-1, 1, 8)[:, None]
+
+
+def make():
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        dense = keras.layers.Dense(1, name="dense")
+        model = keras.Sequential([keras.Input((1,)), dense])
+        model.compile(kt.Adam(0.1), "mse", jit_compile=False)
+    return model
+
+
+def fit(model, first, last):
+    model.fit(
+        x, 3 * x, 4, shuffle=False, verbose=0, epochs=last, initial_epoch=first
+    )
+
+
+model, other = make(), make()
+start = kt.Checkpoint.newest(sys.argv[1])
+start.assign(model)
+fit(model, 0, 2)
+kt.Checkpoint.of(model, 2).write(sys.argv[1])
+fit(model, 2, 4)
+kt.Checkpoint.newest(sys.argv[1]).assign(other)
+fit(other, 2, 4)
+for found, expected in zip(other.variables, model.variables, strict=True):
+    np.testing.assert_array_equal(found, expected)
+"""
+
+
+@pytest.mark.slow
+def test_a_fit_on_two_devices_goes_on(tmp_path):
+    run_on_tensorflow(MIRRORED_CHECKPOINT, tmp_path)
 
 
 MIRRORED_LOSS_SCALE = """

@@ -334,13 +334,16 @@ def test_damaged_checkpoint_is_left_aside(trained, copied, text, capsys):
     assert_same(copied, trained)
 
 
-@pytest.mark.parametrize("how", ["header", "flipped bit", "empty"])
+@pytest.mark.parametrize("how", ["header", "state", "flipped bit", "empty"])
 def test_damage_of_every_kind_is_seen(trained, copied, capsys, how):
     folder = copied / "training/checkpoints"
     path = folder / "epoch-00002-batch-00000000.safetensors"
     content = bytearray(path.read_bytes())
     if how == "header":
         content[9] ^= 255
+    elif how == "state":
+        assert content.count(rb"{\"epoch\": 2,") == 1
+        content = content.replace(rb"{\"epoch\": 2,", rb"{\"epoch\": 9,")
     elif how == "flipped bit":
         content[-7] ^= 1
     path.write_bytes(b"" if how == "empty" else content)
@@ -941,6 +944,8 @@ def test_vocabularies_of_both_sides_are_taken_from_files(
          "`target_tokenizer` needs `tokenizer`, that of the source"),
         ({**GIVEN, "tokenizer": "x.model"}, FileNotFoundError,
          "No such file: 'x.model'"),
+        ({"character_coverage": 0.0}, ValueError,
+         r"`character_coverage` must be in .* Received: .*=0.0"),
     ],
 )  # fmt: skip
 def test_vocabularies_that_cannot_be(text, tmp_path, settings, kind, message):
@@ -991,6 +996,11 @@ def test_best_epoch_is_kept_and_training_stops(text, tmp_path, scores, capsys):
         np.testing.assert_array_equal(found, weight)
     train(folder, text, settings)
     assert len(losses(folder)) == 4
+    # With more patience it goes on, and then with less, as the last is better.
+    scores([8.0, 6.0])
+    train(folder, text, {**settings, "patience": 3, "epochs": 5})
+    train(folder, text, {**settings, "epochs": 6})
+    assert len(losses(folder)) == 6
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_share
-from keras_transformer.masking import token_weights
 from keras_transformer.masking import weights_of_tokens
 from keras_transformer.product import cast_product
 from keras_transformer.product import keep_log_normalizers
@@ -86,7 +85,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             return loss
         # Keras adds up the means of the devices in equal shares, which are
         # those of their tokens here.
-        tokens = ops.sum(token_weights(y_true, sample_weight))
+        tokens = _SumOfWeights()(y_true, y_pred, sample_weight)
         share = ops.divide_no_nan(tokens, replicas.all_reduce("SUM", tokens))
         return loss * share * replicas.num_replicas_in_sync
 
@@ -99,6 +98,16 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             **super().get_config(),
             "label_smoothing": self.label_smoothing,
         }
+
+
+class _SumOfWeights(keras.losses.Loss):
+    """What Keras divides by for a mean: weights, masks, or 1 each."""
+
+    def __init__(self):
+        super().__init__(reduction="sum", dtype="float32")
+
+    def call(self, y_true, y_pred):
+        return ops.ones_like(y_true)
 
 
 def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):

@@ -38,6 +38,10 @@ class OneTraining(keras.callbacks.CallbackList):
         pass
 
 
+class Stopped(KeyboardInterrupt):
+    """Training stops as it was asked to, in all processes and saved."""
+
+
 class Interrupt:
     """Makes the first Ctrl-C or SIGTERM wait until all can be saved.
 
@@ -166,12 +170,12 @@ class Checkpoints(keras.callbacks.Callback):
         if stops or (self.every and done % self.every == 0):
             self._write(self.epoch, done)
         if stops:
-            raise KeyboardInterrupt
+            raise Stopped
 
     def on_epoch_end(self, epoch, logs=None):
         self._write(epoch + 1, 0)
         if self._stops(self.run.num_batches):
-            raise KeyboardInterrupt
+            raise Stopped
 
     def _write(self, epoch, batch):
         # `self.model`, as on JAX a callback's brings into the model what an

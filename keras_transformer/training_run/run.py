@@ -228,7 +228,11 @@ class TrainingRun(TrainingOptions):
                 text,
                 vocabulary_size=self.vocabulary_size,
                 model_type=self.model_type,
-                character_coverage=self.character_coverage or 1.0,
+                character_coverage=(
+                    1.0
+                    if self.character_coverage is None
+                    else self.character_coverage
+                ),
             )
             for text in texts
         ]
@@ -448,14 +452,14 @@ class TrainingRun(TrainingOptions):
         def read():
             nonlocal newest
             newest = Checkpoint.newest(self.folder.path("checkpoints"))
-            return newest.epoch, newest.batch, newest.history, [*newest.tensors]
+            return dataclasses.replace(newest, tensors={}), [*newest.tensors]
 
-        epoch, batch, history, names = by_chief(read)
-        tensors = {
-            name: by_chief(lambda name=name: newest.tensors[name])
-            for name in names  # one by one, as all are large
-        }
-        return Checkpoint(epoch, batch, history, tensors)
+        start, names = by_chief(read)
+        for name in names:  # one by one, as all are large
+            start.tensors[name] = by_chief(
+                lambda name=name: newest.tensors[name]
+            )
+        return start
 
     def _go_on_from(self, start):
         model = self.translator.model
@@ -511,6 +515,8 @@ class TrainingRun(TrainingOptions):
             if isinstance(callback, keras.callbacks.EarlyStopping):
                 for row in self.history:
                     if self.monitor in row:
+                        # Where it went on, with more patience, it goes on.
+                        model.stop_training = False
                         callback.on_epoch_end(row["epoch"], row)
         return model.stop_training
 
