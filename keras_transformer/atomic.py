@@ -1,16 +1,20 @@
 """Files that are there whole or not at all."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
 
+# What `flock` fails with on some network file systems.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
 _unfinished = set()  # files and folders that are being filled
 
 
-def write_file(path, content: bytes | Callable):
+def write_file(path, content: bytes | Callable, check: Callable | None = None):
     """Writes a file beside its place, then renames it there.
 
     A link stays one, and what is no file, such as a terminal or a pipe, is
@@ -20,6 +24,8 @@ def write_file(path, content: bytes | Callable):
         path: The file.
         content: Its bytes; or a function that writes them to the path that it
             is called with.
+        check: Called before the rename; raises if what is at `path` by then
+            may not be replaced.
     """
     if _is_special(path):
         _fill(path, content)
@@ -36,6 +42,8 @@ def write_file(path, content: bytes | Callable):
         os.chmod(partial, mode)  # a library may have made a file of its own
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
+        if check is not None:
+            check()
         os.replace(partial, path)
     except BaseException:
         _remove(partial)
@@ -45,11 +53,15 @@ def write_file(path, content: bytes | Callable):
 
 
 @contextlib.contextmanager
-def new_folder(path):
+def new_folder(path, check: Callable):
     """Gives a folder to fill, which becomes `path` when the block ends well.
 
-    What is at `path` is replaced: see `check_replaceable`.
+    Args:
+        path: The folder to be. What is there is replaced.
+        check: Called before and after the block; raises if it may not be:
+            see `check_replaceable`.
     """
+    check()
     path = os.path.abspath(os.fspath(path))
     parent, name = os.path.split(path)
     os.makedirs(parent, exist_ok=True)
@@ -58,6 +70,7 @@ def new_folder(path):
     _unfinished.add(partial)
     try:
         yield partial
+        check()
         _unfinished.discard(partial)  # it is whole, and the old one about to go
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)

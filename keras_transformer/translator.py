@@ -51,10 +51,11 @@ class Translator:
         search: How to search, `GreedySearch()` by default.
 
     Call arguments:
-        texts: A sequence of strings, of any number. Empty text, or white
-            space alone, becomes empty text.
+        texts: A sequence of strings, of any number. Text of no tokens becomes
+            empty text: empty text, and white space alone unless a tokenizer
+            was made to keep it.
         min_length: Least tokens of a translation before its end, if the
-            default of `max_length` leaves room for them.
+            default of `max_length` and the model's own leave room for them.
         max_length: Most tokens of a translation; by default the tokens of the
             source + 50 (section 6.1).
         target_prefix: A sequence of strings, one for each text, that the

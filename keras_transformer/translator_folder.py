@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 
+from keras_transformer.atomic import NO_LOCKS
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
 
@@ -164,12 +165,17 @@ def check_unchanged(path, description):
 def _one_at_a_time(path):
     """Waits until nobody else saves to the folder, which it makes.
 
-    A save removes what it did not write itself.
+    A save removes what it did not write itself. Where the file system has no
+    locks, nobody else may.
     """
     os.makedirs(path, exist_ok=True)
     folder = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
         yield
     finally:
         os.close(folder)  # and with it the lock

@@ -1,6 +1,8 @@
 """Where files are written: beside their place, through links, into pipes."""
 
+import functools
 import os
+import shutil
 import signal
 import stat
 import threading
@@ -8,6 +10,7 @@ import threading
 import pytest
 
 from keras_transformer import process
+from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
@@ -56,7 +59,7 @@ def test_modes_are_those_of_any_file_and_folder(tmp_path, monkeypatch):
             # Which is of the whole process: other threads write files too.
             during.delattr(os, "umask")
             write_file(tmp_path / "file", b"content")
-            with new_folder(tmp_path / "folder") as folder:
+            with new_folder(tmp_path / "folder", bool) as folder:
                 open(os.path.join(folder, "file"), "wb").close()
     finally:
         os.umask(mask)
@@ -84,6 +87,26 @@ def test_a_file_is_replaced_only_when_asked(tmp_path):
     check_file_to_write(path, overwrite=True)
     with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
         check_file_to_write(tmp_path, overwrite=True)
+
+
+def test_what_came_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "path"
+    check = functools.partial(check_absent, path)
+
+    def other_comes(partial):
+        path.mkdir()
+        (path / "other").touch()
+
+    with pytest.raises(FileExistsError, match="path' exists already"):
+        write_file(path, other_comes, check)
+    shutil.rmtree(path)
+    with (
+        pytest.raises(FileExistsError, match="path' exists already"),
+        new_folder(path, check) as folder,
+    ):
+        other_comes(folder)
+    assert os.listdir(tmp_path) == ["path"]
+    assert os.listdir(path) == ["other"]
 
 
 def test_a_place_for_a_file_is_checked_before_it_is_made(tmp_path):
@@ -115,7 +138,7 @@ def test_what_is_unfinished_can_be_removed(tmp_path, monkeypatch):
     left = []
 
     def stopped(path):
-        with new_folder(tmp_path / "folder"), temporary_folder():
+        with new_folder(tmp_path / "folder", bool), temporary_folder():
             assert len(os.listdir(tmp_path)) == 3
             remove_unfinished()
             left.extend(os.listdir(tmp_path))

@@ -1,6 +1,7 @@
 """Strings in, strings out; and the folder that keeps a translator."""
 
 import doctest
+import errno
 import json
 import os
 import re
@@ -769,6 +770,21 @@ def test_saves_at_the_same_time_leave_one_of_them(
     kt.Translator.load(saved)
     weights = [name for name in os.listdir(saved) if "safetensors" in name]
     assert len(weights) == 1
+
+
+def test_a_file_system_without_locks_is_no_obstacle(
+    translator, tmp_path, monkeypatch
+):
+    def flock(file, operation):
+        raise OSError(number, "flock")
+
+    monkeypatch.setattr(translator_folder.fcntl, "flock", flock)
+    number = errno.ENOLCK
+    translator.save(tmp_path / "saved")
+    kt.Translator.load(tmp_path / "saved")
+    number = errno.EIO
+    with pytest.raises(OSError, match="flock"):
+        translator.save(tmp_path / "other")
 
 
 def test_overwrite_leaves_the_files_of_others(translator, saved):

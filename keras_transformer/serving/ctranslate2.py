@@ -5,6 +5,7 @@ on CPUs and GPUs. It takes pieces and gives pieces; SentencePiece splits and
 joins the text.
 """
 
+import functools
 import os
 
 import keras
@@ -100,8 +101,10 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)
-    check_replaceable(folder, overwrite, "a CTranslate2 model", "model.bin")
-    with new_folder(folder) as new:
+    check = functools.partial(
+        check_replaceable, folder, overwrite, "a CTranslate2 model", "model.bin"
+    )
+    with new_folder(folder, check) as new:
         spec = _model_spec(translator, specs)
         spec.validate()
         spec.optimize()  # writes a matrix that several layers share once

@@ -1,6 +1,7 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
 import contextlib
+import functools
 import struct
 
 import keras
@@ -98,13 +99,14 @@ def export_litert(
     text = text and translator.search.num_hypotheses == 1
     if text:
         _check_tokenizers(translator)
-    check_file_to_write(path, overwrite)
+    check = functools.partial(check_file_to_write, path, overwrite)
+    check()
     translator = translator.with_dtype("float32")
     weights = _Weights(translator.model, quantization)
     signatures = _LiteRTGraph(translator, weights).signatures(text, steps)
     content = _converted(weights, signatures, quantization)
     _check_operations(content)
-    write_file(path, content)
+    write_file(path, content, check)
 
 
 def converted(

@@ -1,6 +1,7 @@
 """SavedModel: a folder that takes strings wherever TensorFlow runs."""
 
 import contextlib
+import functools
 import io
 import os
 
@@ -46,7 +47,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
 
     A program that loads it needs tensorflow, and tensorflow-text for its
     operations; not this library. TensorFlow Serving finds requests to warm up
-    with.
+    with. What other threads print meanwhile is lost with Keras's own messages.
 
     Args:
         translator: A `Translator`.
@@ -67,9 +68,11 @@ def export_saved_model(translator, path, overwrite: bool = False):
             "same for every backend."
         )
     check_finite_model(translator.model)
-    check_replaceable(path, overwrite, "a SavedModel", "saved_model.pb")
-    graph = TranslationGraph(translator)
-    with new_folder(path) as folder:
+    check = functools.partial(
+        check_replaceable, path, overwrite, "a SavedModel", "saved_model.pb"
+    )
+    with new_folder(path, check) as folder:
+        graph = TranslationGraph(translator)
         archive = keras.export.ExportArchive()
         archive.track(graph)
         for name, function in (

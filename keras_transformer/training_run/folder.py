@@ -1,7 +1,6 @@
 """The folder of a training run: what is in it, and who may write it."""
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -9,6 +8,7 @@ import os
 import shutil
 import sys
 
+from keras_transformer.atomic import NO_LOCKS
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_folder_to_write
 from keras_transformer.atomic import write_file
@@ -23,8 +23,6 @@ TOKENIZER = "tokenizer.model"
 TARGET_TOKENIZER = "target_tokenizer.model"
 COMMANDS = "commands.txt"
 START = "start"
-# What `flock` fails with on some network file systems.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 # All that a training writes beside its lock.
 WRITTEN = (
     SETTINGS,
