@@ -210,6 +210,15 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
         )
     check_padding_last("target_prefix_ids", prefix_ids)
     _check_without_start(model, "target_prefix_ids", prefix_ids)
+    ends = prefix_ids[:, :-1] == model.end_token_id
+    for row in np.flatnonzero(
+        np.any(ends & (prefix_ids[:, 1:] != PAD_TOKEN_ID), axis=1)
+    ):
+        raise ValueError(
+            "`target_prefix_ids` must have nothing behind the end token. "
+            f"Received: row {row} with {prefix_ids[row].tolist()}, where "
+            f"{model.end_token_id} ends the target."
+        )
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
     check_prefix_lengths(

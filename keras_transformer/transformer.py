@@ -543,7 +543,7 @@ class Transformer(Freezable, keras.Model):
                 empty source and has an empty target.
             search: `GreedySearch()` by default.
             min_length: Least tokens of a target before its end token, if the
-                default of `max_length` leaves room for them.
+                default of `max_length` and the model's own leave room for them.
             max_length: Most tokens of a target with its end token. By default
                 the tokens of its source + 50 (section 6.1).
             target_prefix_ids: Int array `(B, P)`, tokens that each target

@@ -9,8 +9,8 @@ sentence chose last, their `position` (scalar int32, from 0) and a `cache` of
 any structure, to float32 `logits` `(B, W, V)` of the tokens that follow.
 
 `ancestry` `(B, W, T)` int32 says in which of the `W` slots a hypothesis was
-at each position up to now, so that a step finds what it has kept of it. It is
-`None` where there is one slot. Nothing that a step keeps is ever moved.
+at each position up to now, so that a step finds what it has kept of it. It may
+be `None` where there is one slot. Nothing that a step keeps is ever moved.
 """
 
 from keras_transformer.search.beam import BeamSearch as BeamSearch

@@ -22,6 +22,9 @@ from keras_transformer.tensorflow_only import gather
 # target stay so; far below any real one.
 IMPOSSIBLE = -1e9
 
+# How far below the best a forced token counts at most, in nats.
+MOST_COST = 1e2
+
 # Tokens of which `top_k` takes the maximum first.
 CHUNK = 64
 
@@ -58,7 +61,7 @@ class Search(abc.ABC):
             only once in a target; 0 for no such rule
             ([Paulus et al., 2017](https://arxiv.org/abs/1705.04304)).
         forbidden_token_ids: Tokens never to choose, such as the unknown one;
-            padding and the start token are never chosen anyway.
+            models forbid padding and the start token anyway.
 
     Attributes:
         num_hypotheses: Number of targets to return for each sentence.
@@ -222,8 +225,10 @@ class Search(abc.ABC):
                 ops.squeeze(_columns(problem.prefix_ids, position, 1), 1)
             )  # (B, 1, 1)
             vocabulary = ops.arange(size, dtype="int32")
-            # Forced, whatever a model thinks of it.
-            possible = ops.maximum(logits, IMPOSSIBLE / 4)
+            # Forced, whatever a model thinks of it; but what follows is to be
+            # searched by scores that are not all of it.
+            largest = ops.max(logits, axis=-1, keepdims=True)
+            possible = ops.maximum(logits, largest - MOST_COST)
             kept = ops.where(
                 ops.equal(vocabulary, forced), possible, IMPOSSIBLE
             )
@@ -388,7 +393,7 @@ def _block_ngrams(logits, target_ids, position, size):
 def _marked(token_ids, vocabulary_size):
     """Marks the tokens among `(B, W, T)` in `(B, W, V)`, bool.
 
-    Padding is marked as well, which is never chosen anyway.
+    Padding is marked as well, which no model lets a search choose.
     """
     shape = ops.shape(token_ids)
     rows = ops.arange(shape[0] * shape[1], dtype="int32")

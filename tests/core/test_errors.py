@@ -530,6 +530,19 @@ def test_prefixes_must_be_without_the_start():
         make_model().score([[4, 3], [5, 3]], [[4, 3, 0], [2, 4, 3]])
 
 
+def test_prefixes_must_have_nothing_behind_the_end():
+    message = (
+        "`target_prefix_ids` must have nothing behind the end token. "
+        "Received: row 1 with [4, 3, 5], where 3 ends the target."
+    )
+    sources = [[4, 3], [5, 3]]
+    with raises(ValueError, message):
+        make_model().generate(sources, target_prefix_ids=[[4, 3, 0], [4, 3, 5]])
+    whole = [[4, 5, 3], [5, 3, 0]]
+    found, _ = make_model().generate(sources, target_prefix_ids=whole)
+    np.testing.assert_array_equal(found, whole)
+
+
 @pytest.mark.parametrize("row", [[0, 0, 5], [5, 0, 6], [0, 5, 0]], ids=str)
 def test_padding_must_be_last(row):
     model, good = make_model(), [[4, 3, 0], [0, 0, 0], [5, 6, 3]]

@@ -539,6 +539,23 @@ def test_prefix_may_be_what_the_model_forbids(make):
 
 
 @each_search
+@pytest.mark.parametrize("prefix", [(4,), (4, 4)])
+def test_behind_a_forbidden_prefix_the_search_is_the_same(make, prefix):
+    table = np.zeros((12, V, V))
+    table[:, :, END] = 30
+    table[:, :, 4] = -np.inf
+    prefix_ids = np.pad(prefix, (0, 12 - len(prefix)))[None]
+    target_ids, *_ = run(
+        make(),
+        table_step(table),
+        [START],
+        [12],
+        prefix_ids=ops.array(prefix_ids, "int32"),
+    )
+    assert unpadded(target_ids[0, 0]) == (*prefix, END)
+
+
+@each_search
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_ngrams_are_not_repeated(make, size):
     table = table_of(12, seed=8)
