@@ -45,6 +45,24 @@ class Decoding(NamedTuple):
     state: Any
 
 
+class _Segments(NamedTuple):
+    """A batch between two segments.
+
+    Attributes:
+        position: The next position to decode, scalar int32 tensor.
+        decoding: The sentences that go on.
+        rows: Which of the batch they are, `(B,)`.
+        done_rows: Which have left it.
+        found: Their `Hypotheses`.
+    """
+
+    position: Any
+    decoding: Decoding
+    rows: Any
+    done_rows: Any
+    found: Hypotheses
+
+
 class Decode:
     """Decodes sources with a model and a search.
 
@@ -177,19 +195,20 @@ class Decode:
         if compiled:
             start, advance = compile_function(start), compile_function(advance)
 
-        def goes_on(position, decoding, rows, done_rows, found):
-            return ops.greater(ops.shape(rows)[0], 0)
+        def goes_on(*values):
+            return ops.greater(ops.shape(_Segments(*values).rows)[0], 0)
 
-        def segment(position, decoding, rows, done_rows, found):
-            size = ops.shape(rows)[0]
+        def segment(*values):
+            before = _Segments(*values)
+            size = ops.shape(before.rows)[0]
             most_done = size - size // 2
             if compiled:
                 most_done = ops.where(
                     size // 2 >= FEWEST_COMPILED, most_done, size
                 )
             position, decoding = advance(
-                position,
-                decoding,
+                before.position,
+                before.decoding,
                 ops.convert_to_tensor(most_done, dtype="int32"),
             )
             going = ops.logical_not(self.search.done(decoding.state))
@@ -198,20 +217,13 @@ class Decode:
             kept = _size_for(ops.sum(going), size, compiled)
             leaving = ops.cast(order[kept:], "int32")
             staying = ops.cast(order[:kept], "int32")
-            found = keras.tree.map_structure(
-                lambda before, new: ops.concatenate(
-                    [before, take(new, leaving)], axis=0
-                ),
-                found,
-                self.search.hypotheses(decoding.state),
-            )
-            done_rows = ops.concatenate([done_rows, take(rows, leaving)])
-            return (
+            found = _taken(self.search.hypotheses(decoding.state), leaving)
+            return _Segments(
                 position,
                 self._fitted(_taken(decoding, staying), position),
-                take(rows, staying),
-                done_rows,
-                found,
+                rows=take(before.rows, staying),
+                done_rows=_joined(before.done_rows, take(before.rows, leaving)),
+                found=keras.tree.map_structure(_joined, before.found, found),
             )
 
         batch_size = ops.shape(inputs["source_ids"])[0]
@@ -221,19 +233,18 @@ class Decode:
         # and does not let it grow.
         position = ops.sum(none)
         decoding = self._fitted(start(inputs), position)
-        _, _, _, done_rows, found = ops.while_loop(
-            goes_on,
-            segment,
-            (
-                position,
-                decoding,
-                rows,
-                none,
-                _taken(self.search.hypotheses(decoding.state), none),
-            ),
+        found = _taken(self.search.hypotheses(decoding.state), none)
+        done = _Segments(
+            *ops.while_loop(
+                goes_on,
+                segment,
+                _Segments(position, decoding, rows, none, found),
+            )
         )
-        order = ops.scatter(ops.expand_dims(done_rows, 1), rows, (batch_size,))
-        return _taken(found, order)
+        order = ops.scatter(
+            ops.expand_dims(done.done_rows, 1), rows, (batch_size,)
+        )
+        return _taken(done.found, order)
 
     def _fitted(self, decoding, position):
         """Makes room in the cache if the targets have filled it."""
@@ -286,3 +297,7 @@ def _size_for(going, size, compiled):
 
 def _taken(tensors, rows):
     return keras.tree.map_structure(lambda x: take(x, rows), tensors)
+
+
+def _joined(x, y):
+    return ops.concatenate([x, y], axis=0)

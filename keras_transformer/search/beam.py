@@ -151,9 +151,8 @@ class BeamSearch(Search):
         finishes = ops.logical_and(
             ended, self._counts(candidates, state.num_finished)
         )
-        finishes = ops.logical_and(
-            finishes, ops.logical_not(ops.expand_dims(state.done, 1))
-        )
+        is_open = ops.expand_dims(ops.logical_not(state.done), 1)
+        finishes = ops.logical_and(finishes, is_open)
         finished = self._finish(
             state.finished, candidates, finishes, position + 1
         )
@@ -161,17 +160,16 @@ class BeamSearch(Search):
             ops.cast(finishes, "int32"), axis=1
         )
         alive = self._go_on(candidates, ended, num_finished, position)
-        done = ops.logical_or(state.done, is_last)
+        settled = self._none_can_win(
+            alive, finished, position, problem.max_lengths
+        )
         if self.patience is not None:
             enough = max(self.width * self.patience, self.num_hypotheses)
-            done = ops.logical_or(
-                done,
-                ops.greater_equal(ops.cast(num_finished, "float32"), enough),
+            have_ended = ops.cast(num_finished, "float32")
+            settled = ops.logical_or(
+                settled, ops.greater_equal(have_ended, enough)
             )
-        done = ops.logical_or(
-            done,
-            self._none_can_win(alive, finished, position, problem.max_lengths),
-        )
+        done = ops.logical_or(state.done, ops.logical_or(is_last, settled))
         return _Beam(
             **alive._asdict(),
             done=done,

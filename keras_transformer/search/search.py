@@ -161,7 +161,7 @@ class Search(abc.ABC):
                 ops.less(position, end_position), ops.less(num_done, most_done)
             )
 
-        def advance(position, state, cache):
+        def decode(position, state, cache):
             logits, cache = step(
                 state.token_ids, position, cache, self.ancestry(state)
             )
@@ -169,7 +169,7 @@ class Search(abc.ABC):
             return position + 1, state, cache
 
         position = ops.convert_to_tensor(position, dtype="int32")
-        return repeat_while(goes_on, advance, (position, state, cache))
+        return repeat_while(goes_on, decode, (position, state, cache))
 
     def get_config(self):
         """Returns the arguments."""
@@ -208,32 +208,28 @@ class Search(abc.ABC):
                 x, target_ids, position, self.no_repeat_ngram_size
             )
         # One sum over the vocabulary, and no more than one.
-        bias = np.zeros(size, "float32")
+        x = x + self._forbidden(size, position, problem)
+        if problem.prefix_ids is not None:
+            column = _columns(problem.prefix_ids, position, 1)
+            forced = _over_tokens(ops.squeeze(column, 1))  # (B, 1, 1)
+            is_free = ops.equal(forced, PAD_TOKEN_ID)
+            x = ops.where(is_free, x, _only(forced, logits))
+        return x
+
+    def _forbidden(self, size, position, problem):
+        """What to add to the logits for tokens that may not follow."""
         never = [*problem.forbidden_token_ids, *self.forbidden_token_ids]
         check_ids_in_range("forbidden_token_ids", never, size)
+        bias = np.zeros(size, "float32")
         bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)
-        if problem.min_lengths is not None:
-            is_end = np.zeros(size, "float32")
-            is_end[problem.end_token_id] = IMPOSSIBLE
-            too_early = ops.less(position, problem.min_lengths)  # (B,)
-            too_early = ops.cast(_over_tokens(too_early), "float32")
-            bias = bias + too_early * is_end  # (B, 1, V)
-        x = x + bias
-        if problem.prefix_ids is not None:
-            forced = _over_tokens(
-                ops.squeeze(_columns(problem.prefix_ids, position, 1), 1)
-            )  # (B, 1, 1)
-            vocabulary = ops.arange(size, dtype="int32")
-            # Forced, whatever a model thinks of it; but what follows is to be
-            # searched by scores that are not all of it.
-            largest = ops.max(logits, axis=-1, keepdims=True)
-            possible = ops.maximum(logits, largest - MOST_COST)
-            kept = ops.where(
-                ops.equal(vocabulary, forced), possible, IMPOSSIBLE
-            )
-            x = ops.where(ops.equal(forced, PAD_TOKEN_ID), x, kept)
-        return x
+        if problem.min_lengths is None:
+            return bias
+        is_end = np.zeros(size, "float32")
+        is_end[problem.end_token_id] = IMPOSSIBLE
+        too_early = ops.less(position, problem.min_lengths)  # (B,)
+        too_early = ops.cast(_over_tokens(too_early), "float32")
+        return bias + too_early * is_end  # (B, 1, V)
 
 
 class Problem(NamedTuple):
@@ -358,6 +354,21 @@ def _over_tokens(x):
 def _columns(x, start, length):
     """Takes `(B, length)` out of `(B, T)`."""
     return ops.slice(x, (0, start), (ops.shape(x)[0], length))
+
+
+def _only(token_ids, logits):
+    """Leaves of logits `(B, W, V)` those of one token `(B, 1, 1)` each.
+
+    It is forced, whatever a model thinks of it; but what follows is to be
+    searched by scores that are not all of it.
+    """
+    vocabulary = ops.arange(logits.shape[-1], dtype="int32")
+    least = ops.max(logits, axis=-1, keepdims=True) - MOST_COST
+    return ops.where(
+        ops.equal(vocabulary, token_ids),
+        ops.maximum(logits, least),
+        IMPOSSIBLE,
+    )
 
 
 def _scale_used(logits, target_ids, penalty):
