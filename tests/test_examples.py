@@ -287,7 +287,7 @@ def test_multi30k_trains_and_scores(
     assert 0 <= results["bleu"] <= 100
     tokenize = {"segmented": "tok:none", "raw": "case:mixed|eff:no|tok:13a"}
     assert tokenize[case] in results["signature"]
-    assert results["settings"]["BEAM_WIDTH"] == 5
+    assert results["settings"]["beam_width"] == 5
     assert results["settings"]["most_updates"] == most_updates
     assert results["arguments"]["seed"] == 7
     assert results["arguments"]["minutes"] == minutes

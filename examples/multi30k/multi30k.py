@@ -35,6 +35,14 @@ LABEL_SMOOTHING = 0.1
 BEAM_WIDTH = 5
 LENGTH_PENALTY = 1.0  # of the form that divides by the length
 VOCABULARY_SIZE = 8000  # of the raw case
+# What a report says of them.
+SETTINGS = {
+    "tokens_per_batch": TOKENS_PER_BATCH,
+    "label_smoothing": LABEL_SMOOTHING,
+    "beam_width": BEAM_WIDTH,
+    "length_penalty": LENGTH_PENALTY,
+    "vocabulary_size": VOCABULARY_SIZE,
+}
 
 
 def make_model(vocabulary_size, options, **overrides):
@@ -175,8 +183,7 @@ def run(options):
         files.read_pairs(paths)  # found wrong now, rather than after training
     keras.dtype_policies.get(options.dtype)
     options.output.mkdir(parents=True, exist_ok=True)
-    settings = {name: globals()[name] for name in SETTINGS}
-    settings |= dataclasses.asdict(RECIPES[options.recipe])
+    settings = SETTINGS | dataclasses.asdict(RECIPES[options.recipe])
     files.begin(options, settings)
     keras.utils.set_random_seed(options.seed)
     results, found, scores = CASES[options.case](options)
@@ -226,8 +233,6 @@ def main(arguments=None):
 
 
 CASES = {"segmented": segmented, "raw": raw}
-TABLES = ("CASES", "RECIPES", "TABLES")
-SETTINGS = [name for name in globals() if name.isupper() and name not in TABLES]
 
 if __name__ == "__main__":
     main()
