@@ -74,6 +74,20 @@ class Distribution:
             raise RuntimeError(f"The first process has ended. {message}")
         return result
 
+    def arrays_by_chief(self, function) -> dict:
+        """As `by_chief`, for arrays by name: one by one, as all are large."""
+        arrays = None
+
+        def names():
+            nonlocal arrays
+            arrays = function()
+            return [*arrays]
+
+        return {
+            name: self.by_chief(lambda name=name: arrays[name])
+            for name in self.by_chief(names)
+        }
+
     def check_same(self, **values):
         """Raises `ValueError` in all processes unless all have these values.
 

@@ -364,11 +364,7 @@ class TrainingRun(TrainingOptions):
         return self.epochs * self.num_batches // self.accumulate
 
     def _assign_start(self, model):
-        by_chief = self.distribution.by_chief
-        weights = {
-            name: by_chief(lambda name=name: self.start_weights[name])
-            for name in by_chief(lambda: [*self.start_weights])
-        }
+        weights = self.distribution.arrays_by_chief(lambda: self.start_weights)
         assign_named_weights(model, weights, self.start_from)
         self.start_weights = None  # as large as the model
 
@@ -446,19 +442,17 @@ class TrainingRun(TrainingOptions):
 
     def _newest_checkpoint(self):
         """Reads it once: the other processes may not see the folder."""
-        by_chief = self.distribution.by_chief
         newest = None
 
         def read():
             nonlocal newest
             newest = Checkpoint.newest(self.folder.path("checkpoints"))
-            return dataclasses.replace(newest, tensors={}), [*newest.tensors]
+            return dataclasses.replace(newest, tensors={})
 
-        start, names = by_chief(read)
-        for name in names:  # one by one, as all are large
-            start.tensors[name] = by_chief(
-                lambda name=name: newest.tensors[name]
-            )
+        start = self.distribution.by_chief(read)
+        start.tensors.update(
+            self.distribution.arrays_by_chief(lambda: newest.tensors)
+        )
         return start
 
     def _go_on_from(self, start):
