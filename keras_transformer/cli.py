@@ -278,11 +278,8 @@ def score(
     """  # noqa: D301
     sources, translations = _read_pairs(source, target)
     translator = _load(folder, dtype)
-    from keras_transformer.translator import check_line_lengths
-
+    _check_line_lengths(translator, sources, source, translations, target)
     tokenizer = translator.target_tokenizer
-    check_line_lengths(translator, sources, source)
-    check_line_lengths(translator, translations, target, tokenizer)
     scores, token_scores = translator.score(sources, translations)
     for text, total, of_tokens in zip(
         translations, scores, token_scores, strict=True
@@ -295,6 +292,56 @@ def score(
                 for token_id, value in zip(ids, of_tokens, strict=True)
             )
         print(line)
+
+
+@app.command()
+def align(
+    folder: TranslatorFolder,
+    source: Annotated[Path, typer.Argument(help="Text file.")],
+    target: Annotated[Path, typer.Argument(help="Its translations.")],
+    pieces: Annotated[
+        bool, typer.Option("--pieces", help="Print the pieces before.")
+    ] = False,
+    layer: Annotated[
+        int,
+        typer.Option(help="Decoder layer, from 0, or from -1 backwards."),
+    ] = -1,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw the weights of the first line here."),
+    ] = None,
+    overwrite: Overwrite = False,
+    dtype: Dtype = None,
+):
+    """Say what the pieces of translations look at in the source.
+
+    Prints a line a sentence: 0-0 2-1 where the first piece of the translation
+    looks at the first of the source most, and the second at the third. With
+    --pieces, those of the source, those of the translation, and then the
+    links, with tabs between.
+
+    \b
+    Example:
+      keras-transformer align runs/en-de test.en test.de --picture links.png
+    """  # noqa: D301
+    if picture:
+        check_file_to_write(picture, overwrite)
+    elif overwrite:
+        refuse(["overwrite"], "`--picture`", "none")
+    sources, translations = _read_pairs(source, target)
+    translator = _load(folder, dtype)
+    _check_line_lengths(translator, sources, source, translations, target)
+    for start in range(0, len(sources), LINES_AT_ONCE):
+        some = slice(start, start + LINES_AT_ONCE)
+        alignments = translator.align(sources[some], translations[some], layer)
+        if picture and start == 0:
+            alignments[0].draw(picture)
+        for alignment in alignments:
+            columns = [[f"{x}-{y}" for x, y in alignment.links()]]
+            if pieces:
+                both = alignment.source_pieces, alignment.target_pieces
+                columns = [*(side[:-1] for side in both), *columns]
+            print("\t".join(map(" ".join, columns)))
 
 
 @app.command()
@@ -541,6 +588,14 @@ def _read_pairs(source, target):
     if not sources:
         raise ValueError(f"Text must not be empty. Received: {source}.")
     return sources, targets
+
+
+def _check_line_lengths(translator, sources, source, translations, target):
+    from keras_transformer.translator import check_line_lengths
+
+    tokenizer = translator.target_tokenizer
+    check_line_lengths(translator, sources, source)
+    check_line_lengths(translator, translations, target, tokenizer)
 
 
 def _load(folder, dtype=None):

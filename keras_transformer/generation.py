@@ -1,11 +1,12 @@
-"""What `generate` and `score` of a model do with arrays, before and after.
+"""What a model's `generate`, `score` and `align` do with arrays.
 
-Ids are checked and filled up to sizes that functions are compiled for; what
-was filled up is cut off the results.
+Before and after: ids are checked and filled up to sizes that functions are
+compiled for; what was filled up is cut off the results.
 """
 
 import bisect
 import copy
+import functools
 import sys
 
 import keras
@@ -13,6 +14,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.batches import EXTRA_LENGTH
+from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_kind
@@ -96,6 +98,7 @@ def generate(
             model,
             np.repeat(source_ids, width, axis=0),
             target_ids.reshape((rows * width, longest)),
+            -1,
             jit_compile,
         )
         attention = attention.reshape(
@@ -129,6 +132,19 @@ def score(model, source_ids, target_ids, jit_compile):
         token_scores[row, : len(target)] = 0.0 if is_empty else -np.inf
     token_scores = _widened(token_scores, given_length)
     return token_scores, np.sum(token_scores, axis=1)
+
+
+def align(model, source_ids, target_ids, layer, jit_compile):
+    """Computes what targets attend, as `Transformer.align` says."""
+    inputs = _checked_pairs(model, source_ids, target_ids)
+    number = model.num_layers
+    check_choice(range(-number, number), layer=layer)
+    weights = _attention(
+        model, *inputs.values(), layer, _jit_or_default(jit_compile)
+    )
+    missing = np.shape(target_ids)[1] - weights.shape[1]
+    weights = np.pad(weights, [(0, 0), (0, missing), (0, 0)])
+    return _widened(weights, np.shape(source_ids)[1])
 
 
 def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
@@ -338,12 +354,12 @@ def _found(decode, inputs, jit_compile):
     )
 
 
-def _attention(model, source_ids, target_ids, jit_compile):
+def _attention(model, source_ids, target_ids, layer, jit_compile):
     """Computes weights `(B, T, S)` of ids, arrays to arrays."""
     rows, length = target_ids.shape
     weights = model._functions.run(
-        ("attention",),
-        _mean_attention,
+        ("attention", layer),
+        functools.partial(_mean_attention, layer=layer),
         _filled_up(
             {"source_ids": source_ids, "target_ids": target_ids},
             jit_compile,
@@ -363,11 +379,14 @@ def _token_scores(model, inputs):
     return ops.where(padding_mask(target_ids), scores, 0.0)
 
 
-def _mean_attention(model, inputs):
-    """Weights `(B, T, S)` of the last layer, mean over its heads."""
-    target_ids = inputs["target_ids"]
+def _mean_attention(model, inputs, layer):
+    """Weights `(B, T, S)` of a decoder layer, mean over its heads."""
+    source_ids, target_ids = inputs["source_ids"], inputs["target_ids"]
     weights = model.cross_attention(
         {**inputs, "target_ids": model.decoder_inputs(target_ids)}
-    )[-1]
-    real = ops.expand_dims(padding_mask(target_ids), 2)
+    )[layer]
+    real = ops.logical_and(
+        ops.expand_dims(padding_mask(target_ids), 2),
+        ops.expand_dims(padding_mask(source_ids), 1),
+    )
     return ops.where(real, ops.mean(weights, axis=1), 0.0)

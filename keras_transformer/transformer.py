@@ -19,6 +19,7 @@ from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.embedding import are_ids
 from keras_transformer.encoder import Encoder
+from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
 from keras_transformer.layer import Freezable
@@ -616,6 +617,33 @@ class Transformer(Freezable, keras.Model):
                 precedes a token, or a target has the start token.
         """
         return score(self, source_ids, target_ids, jit_compile)
+
+    def align(
+        self,
+        source_ids,
+        target_ids,
+        layer: int = -1,
+        jit_compile: bool | None = None,
+    ):
+        """Computes what each token of given targets attends in its source.
+
+        Args:
+            source_ids: Int array `(B, S)`, as for `generate`.
+            target_ids: Int array `(B, T)`, as for `score`.
+            layer: Which decoder layer, from 0, or from -1 backwards. The one
+                before the last is often nearer to what people align
+                ([Garg et al., 2019](https://aclanthology.org/D19-1453)).
+            jit_compile: As for `generate`.
+
+        Returns:
+            Float32 array `(B, T, S)`: the weights with which each target token
+            was predicted, mean over the heads; 0 at padding.
+
+        Raises:
+            TypeError: If the ids are not integers.
+            ValueError: As for `score`, or if there is no such layer.
+        """
+        return align(self, source_ids, target_ids, layer, jit_compile)
 
     def fit(self, x=None, y=None, *args, **kwargs):
         """Trains, as `keras.Model.fit`, after a look at the ids.

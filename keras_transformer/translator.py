@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import safetensors.numpy
 
+from keras_transformer.alignment import Alignment
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
@@ -203,38 +204,62 @@ class Translator:
                 one is longer than the model's `max_length`, 4,096 tokens
                 where it has none.
         """
-        texts = check_texts("texts", texts)
-        translations = check_texts("translations", translations)
-        if len(texts) != len(translations):
-            raise ValueError(
-                "`texts` and `translations` must be as many as each other. "
-                f"Received: {len(texts)} and {len(translations)}."
-            )
-        sources = ended(self.tokenizer.encode(texts))
-        targets = [
-            [*ids, self.target_tokenizer.end_token_id]
-            for ids in self.target_tokenizer.encode(translations)
-        ]
-        self._check_lengths(sources)
-        self._check_lengths(targets, "translations")
-        scores = np.zeros(len(texts), "float32")
-        token_scores = [np.zeros(0, "float32") for _ in texts]
-        longest = [
-            max(len(source), len(target))
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        tokens = LOGITS_PER_BATCH // self.model.vocabulary_size
-        for batch in batches_by_length(longest, max(tokens, 1)):
-            batch_scores = self.model.score(
-                padded([sources[index] for index in batch]),
-                padded([targets[index] for index in batch]),
-            )
+        sources, targets = self._pairs(texts, translations)
+        scores = np.zeros(len(sources), "float32")
+        token_scores = [np.zeros(0, "float32") for _ in sources]
+        for batch, *ids in self._batches_of_pairs(sources, targets):
             for index, of_tokens, of_all in zip(
-                batch, *batch_scores, strict=True
+                batch, *self.model.score(*ids), strict=True
             ):
                 scores[index] = of_all
                 token_scores[index] = of_tokens[: len(targets[index])]
         return scores, token_scores
+
+    def align(self, texts, translations, layer: int = -1) -> list[Alignment]:
+        """Says what the pieces of given translations look at in the source.
+
+        Args:
+            texts: A sequence of strings.
+            translations: As many strings.
+            layer: Which decoder layer, from 0, or from -1 backwards; see
+                `Transformer.align`.
+
+        Returns:
+            For each pair an `Alignment`: `source_pieces`, `target_pieces`, and
+            their `weights` `(T, S)`; it has `links()` and can `draw(path)`.
+
+        Raises:
+            TypeError: If one is no sequence of strings.
+            ValueError: As for `score`, or if there is no such layer.
+
+        Example:
+        >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+        >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
+        >>> model = Transformer.from_preset("tiny", tokenizer.vocabulary_size)
+        >>> translator = Translator(model, tokenizer)
+        >>> [alignment] = translator.align(["the cat"], ["the dog"])
+        >>> alignment.weights.shape == (
+        ...     len(alignment.target_pieces),
+        ...     len(alignment.source_pieces),
+        ... )
+        True
+        """
+        sources, targets = self._pairs(texts, translations)
+        found = [None] * len(sources)
+        for batch, *ids in self._batches_of_pairs(sources, targets):
+            weights = self.model.align(*ids, layer)
+            for index, of_pair in zip(batch, weights, strict=True):
+                source, target = sources[index], targets[index]
+                found[index] = Alignment(
+                    [self.tokenizer.pieces[token_id] for token_id in source],
+                    [
+                        self.target_tokenizer.pieces[token_id]
+                        for token_id in target
+                    ],
+                    # A copy, which does not hold the batch.
+                    of_pair[: len(target), : len(source)].copy(),
+                )
+        return found
 
     def with_dtype(self, dtype) -> "Translator":
         """The same translator, computing in another dtype policy.
@@ -395,6 +420,38 @@ class Translator:
             self.model,
         )
         return prefixes
+
+    def _pairs(self, texts, translations):
+        """The tokens of texts and of given translations."""
+        texts = check_texts("texts", texts)
+        translations = check_texts("translations", translations)
+        if len(texts) != len(translations):
+            raise ValueError(
+                "`texts` and `translations` must be as many as each other. "
+                f"Received: {len(texts)} and {len(translations)}."
+            )
+        sources = ended(self.tokenizer.encode(texts))
+        targets = [
+            [*ids, self.target_tokenizer.end_token_id]
+            for ids in self.target_tokenizer.encode(translations)
+        ]
+        self._check_lengths(sources)
+        self._check_lengths(targets, "translations")
+        return sources, targets
+
+    def _batches_of_pairs(self, sources, targets):
+        """Places, source ids and target ids of a batch at a time."""
+        longest = [
+            max(len(source), len(target))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        tokens = LOGITS_PER_BATCH // self.model.vocabulary_size
+        for batch in batches_by_length(longest, max(tokens, 1)):
+            yield (
+                batch,
+                padded([sources[index] for index in batch]),
+                padded([targets[index] for index in batch]),
+            )
 
     def _check_lengths(self, rows, name="texts"):
         limit = longest_source(self.model)

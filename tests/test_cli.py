@@ -164,7 +164,8 @@ def test_command_is_installed():
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "translate", "evaluate", "score", "export"]
+    "command",
+    ["train", "translate", "evaluate", "score", "align", "export"],
 )
 def test_help_of_every_command_shows_an_example(command):
     result = run(command, "--help")
@@ -176,7 +177,7 @@ def test_help_of_every_command_shows_an_example(command):
 def test_help_names_every_command():
     result = run("--help")
     assert result.code == 0
-    for command in ("train", "translate", "evaluate", "score", "export"):
+    for command in ("train", "evaluate", "score", "align", "export"):
         assert re.search(rf"^.? *{command} ", result.output, re.MULTILINE)
 
 
@@ -774,6 +775,34 @@ def test_given_translations_are_scored(trained):
     others = [float(line) for line in again.output.splitlines()]
     assert others != totals
     np.testing.assert_allclose(others, totals, rtol=0.05, atol=0.5)
+
+
+def test_given_translations_are_aligned(trained, tmp_path):
+    files = (trained.source, trained.target)
+    picture = tmp_path / "links.png"
+    result = run("align", trained.folder, *files, "--picture", picture)
+    assert result.code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    alignments = trained.translator.align(
+        *(path.read_text().splitlines() for path in files)
+    )
+    expected = [
+        " ".join(f"{x}-{y}" for x, y in alignment.links())
+        for alignment in alignments
+    ]
+    assert result.output.splitlines() == expected
+    assert_is_one_line(
+        run("align", trained.folder, *files, "--picture", picture),
+        r".*links.png. exists already, .*--overwrite.*",
+    )
+    result = run("align", trained.folder, *files, "--pieces", "--layer", "0")
+    lines = [line.split("\t") for line in result.output.splitlines()]
+    for (source, target, links), alignment in zip(
+        lines, alignments, strict=True
+    ):
+        assert source.split(" ") == alignment.source_pieces[:-1]
+        assert target.split(" ") == alignment.target_pieces[:-1]
+        assert len(links.split()) == len(alignment.target_pieces) - 1
 
 
 def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):

@@ -21,6 +21,7 @@ import keras_transformer as kt
 from keras_transformer import atomic
 from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
+from keras_transformer.alignment import Alignment
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
 from keras_transformer.translator import first_of
@@ -410,6 +411,60 @@ def test_translations_to_score_are_not_too_long(translator, monkeypatch):
     )
     with pytest.raises(ValueError, match=message):
         translator.score(["the cat"] * 2, ["der", "der Hund " * 16])
+
+
+@pytest.mark.parametrize("layer", [0, -1])
+def test_pieces_of_translations_are_aligned(other_translator, layer):
+    translator = other_translator
+    texts = ["the cat sees the dog", "", "the dog", ""]
+    translations = ["Hund sieht", "", "", "Katze"]
+    alignments = translator.align(texts, translations, layer)
+    for text, translation, found in zip(
+        texts, translations, alignments, strict=True
+    ):
+        source = [*translator.tokenizer.encode(text), 3] if text else []
+        target = [*translator.target_tokenizer.encode(translation), 3]
+        assert found.source_pieces == [
+            translator.tokenizer.pieces[token_id] for token_id in source
+        ]
+        assert found.target_pieces == [
+            translator.target_tokenizer.pieces[token_id] for token_id in target
+        ]
+        assert found.weights.shape == (len(target), len(source))
+        links = found.links()
+        assert len(links) == (len(target) - 1 if source else 0)
+        if source:
+            expected = translator.model.align([source], [target], layer)
+            np.testing.assert_allclose(found.weights, expected[0], atol=1e-5)
+            for place, piece in links:
+                row = found.weights[piece, :-1]
+                assert row[place] == row.max()
+    assert translator.align([], []) == []
+
+
+def test_alignments_are_drawn(tmp_path):
+    weights = np.array([[0.9, 0.0, 0.1], [0.2, 0.7, 0.1]], "float32")
+    alignment = Alignment(["▁a$", "b$", "</s>"], ["▁c", "</s>"], weights)
+    assert alignment.links() == [(0, 0)]
+    alignment.draw(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    alignment.draw(tmp_path / "a.svg")
+    assert b"<svg" in (tmp_path / "a.svg").read_bytes()
+    with pytest.raises(ValueError, match="'txt' is not supported"):
+        alignment.draw(tmp_path / "a.txt")
+    with pytest.raises(ValueError, match="needs a source with tokens"):
+        Alignment([], ["</s>"], weights[:1, :0]).draw(tmp_path / "b.png")
+    assert sorted(os.listdir(tmp_path)) == ["a.png", "a.svg"]
+
+
+def test_what_cannot_be_aligned(translator, monkeypatch):
+    with pytest.raises(ValueError, match="as many as each other.*2 and 1"):
+        translator.align(["the cat"] * 2, ["der"])
+    with pytest.raises(ValueError, match="`layer` must be one of -1, 0. .*=1"):
+        translator.align(["the cat"], ["der"], layer=1)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install '\.\[plot\]'"):
+        translator.align(["the cat"], ["der"])[0].draw("a.png")
 
 
 def test_scoring_takes_batches_by_their_logits(translator, monkeypatch):

@@ -407,6 +407,10 @@ def test_attention_is_that_of_the_whole_model(copying_model, search):
     np.testing.assert_allclose(
         attention, np.reshape(expected, shape), atol=1e-4
     )
+    aligned = copying_model.align(
+        np.repeat(SOURCE_IDS, search.num_hypotheses, axis=0), rows
+    )
+    np.testing.assert_allclose(attention, np.reshape(aligned, shape), atol=1e-4)
     real = target_ids != 0
     np.testing.assert_allclose(attention.sum(axis=-1), real, atol=1e-5)
     padding = (SOURCE_IDS == 0).reshape(
@@ -466,6 +470,31 @@ def test_columns_of_padding_do_not_count():
     assert found.shape == wide.shape
     np.testing.assert_allclose(found[:, :S], expected, atol=1e-4)
     assert not found[:, S:].any()
+
+    expected = model.align(SOURCE_IDS, SOURCE_IDS, layer=0)
+    found = model.align(wide, wide, layer=0)
+    assert found.shape == (len(wide), S + 40, S + 40)
+    np.testing.assert_allclose(found[:, :S, :S], expected, atol=1e-4)
+    assert not found[:, S:].any() and not found[:, :, S:].any()
+
+
+def test_tokens_of_any_layer_are_aligned():
+    model = kt.Transformer(V, **{**SIZES, "num_layers": 2})
+    source_ids = np.array([[4, 5, 6, 3, 0], [0] * 5])
+    target_ids = np.array([[7, 8, 3, 0], [7, 3, 0, 0]])
+    inputs = {"source_ids": source_ids, "target_ids": target_ids}
+    inputs["target_ids"] = np.array([[START, 7, 8, 0], [START, 7, 0, 0]])
+    for layer, expected in enumerate(model.cross_attention(inputs)):
+        found = model.align(source_ids, target_ids, layer)
+        expected = ops.convert_to_numpy(ops.mean(expected, axis=1))
+        np.testing.assert_allclose(found[0, :3], expected[0, :3], atol=1e-5)
+        assert not found[0, 3:].any() and not found[1].any()
+        backwards = model.align(source_ids, target_ids, layer - 2)
+        np.testing.assert_allclose(backwards, found, atol=1e-6)
+    with pytest.raises(ValueError, match="`layer` must be one of -2, .*=2"):
+        model.align(source_ids, target_ids, 2)
+    with pytest.raises(ValueError, match="`target_ids` must be without"):
+        model.align(source_ids, inputs["target_ids"])
 
 
 @each_search

@@ -1,0 +1,86 @@
+"""What the tokens of a translation look at in its source."""
+
+import io
+import os
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_transformer.atomic import write_file
+
+
+class Alignment(NamedTuple):
+    """Attention of a translation's pieces to those of its source.
+
+    Attributes:
+        source_pieces: `S` strings, the last the end token's; none of empty
+            text.
+        target_pieces: `T` strings, likewise, but that empty text has the end
+            token's.
+        weights: Float32 array `(T, S)`, each row summing to 1.
+    """
+
+    source_pieces: list[str]
+    target_pieces: list[str]
+    weights: Any
+
+    def links(self) -> list[tuple[int, int]]:
+        """The source piece that each target piece looks at most.
+
+        Returns:
+            For each piece of the target but the end token a pair of places
+            from 0, of the source piece and its own.
+        """
+        weights = self.weights[:-1, :-1]
+        if not weights.size:
+            return []
+        return [
+            (source, target)
+            for target, source in enumerate(np.argmax(weights, axis=1).tolist())
+        ]
+
+    def draw(self, path):
+        """Draws the weights as a picture.
+
+        Args:
+            path: The file; its ending says the format, such as `.png`.
+
+        Raises:
+            ImportError: If matplotlib is not installed.
+            ValueError: If the source is empty, or matplotlib cannot write
+                that format.
+        """
+        if not self.source_pieces:
+            raise ValueError(
+                "A picture needs a source with tokens. Received: an alignment "
+                f"of {self.source_pieces} and {self.target_pieces}."
+            )
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError(
+                "A picture needs matplotlib, which is not installed. "
+                "`pip install '.[plot]'`, in a checkout of this library, "
+                "installs it."
+            ) from error
+        path = os.fspath(path)
+        height, width = self.weights.shape
+        figure = Figure(figsize=(width / 2 + 2, height / 2 + 2))  # inches
+        axes = figure.add_subplot()
+        axes.imshow(self.weights, cmap="Blues", vmin=0, vmax=1)
+        axes.xaxis.tick_top()
+        axes.set_xticks(range(width), _shown(self.source_pieces), rotation=90)
+        axes.set_yticks(range(height), _shown(self.target_pieces))
+        axes.set_xlabel("where each piece of the translation looked")
+        picture = io.BytesIO()
+        ending = os.path.splitext(path)[1].removeprefix(".")
+        figure.savefig(
+            picture, format=ending or "png", dpi=120, bbox_inches="tight"
+        )
+        write_file(path, picture.getvalue())
+
+
+def _shown(pieces):
+    # Few fonts have SentencePiece's sign for a space, and "$" begins formulas.
+    return [piece.replace("▁", "·").replace("$", r"\$") for piece in pieces]
