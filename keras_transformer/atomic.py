@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 
@@ -17,8 +18,8 @@ _unfinished = set()  # files and folders that are being filled
 def write_file(path, content: bytes | Callable, check: Callable | None = None):
     """Writes a file beside its place, then renames it there.
 
-    A link stays one, and what is no file, such as a terminal or a pipe, is
-    written to.
+    What it replaces gives it its permissions. A link stays one, and what is
+    no file, such as a terminal or a pipe, is written to.
 
     Args:
         path: The file.
@@ -34,14 +35,17 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     partial = _beside(path)
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    mode = _mode_of(path)  # nobody may read it who may not read the old one
+    os.close(os.open(partial, flags, 0o666 if mode is None else mode | 0o600))
     _unfinished.add(partial)
     try:
-        mode = os.stat(partial).st_mode
+        if mode is None:
+            mode = _mode_of(partial)
         _fill(partial, content)
-        os.chmod(partial, mode)  # a library may have made a file of its own
         with open(partial, "r+b") as file:
             os.fsync(file.fileno())
+        os.chmod(partial, mode)  # a library may have made a file of its own
         if check is not None:
             check()
         os.replace(partial, path)
@@ -71,6 +75,9 @@ def new_folder(path, check: Callable):
     try:
         yield partial
         check()
+        mode = _mode_of(path)
+        if mode is not None:
+            os.chmod(partial, mode)
         _unfinished.discard(partial)  # it is whole, and the old one about to go
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
@@ -186,6 +193,14 @@ def _remove(path):
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
+
+
+def _mode_of(path):
+    """The permissions of what is at a path, `None` where nothing is."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return None
 
 
 def _is_special(path):

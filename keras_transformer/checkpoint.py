@@ -98,6 +98,7 @@ class Checkpoint:
                 compiled, or two of its weights have the same path.
         """
         check_not_negative(epoch=epoch, batch=batch)
+        epoch, batch = int(epoch), int(batch)  # NumPy's are not for JSON
         _prepare(model)
         tensors = {}
         with contextlib.ExitStack() as stack:

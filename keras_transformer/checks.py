@@ -43,7 +43,7 @@ def check_integer(**values: int):
 def check_share(**shares: float):
     """Raises unless every named share is a number in `[0, 1)`."""
     for name, share in shares.items():
-        _check_real(name, share)
+        check_number(name, share)
         if not 0 <= share < 1:
             raise ValueError(
                 f"`{name}` must be in [0, 1). Received: {name}={share}."
@@ -63,7 +63,7 @@ def check_positive_number(**values: float):
 def check_finite(**values: float):
     """Raises unless every named value is a finite number."""
     for name, number in values.items():
-        _check_real(name, number)
+        check_number(name, number)
         if not math.isfinite(number):
             raise ValueError(
                 f"`{name}` must be finite. Received: {name}={number}."
@@ -214,7 +214,8 @@ def check_file(path) -> str:
     return path
 
 
-def _check_real(name, value):
+def check_number(name, value):
+    """Raises unless the value is a number."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(
             f"`{name}` must be a number. Received: {name}={value!r} of type "

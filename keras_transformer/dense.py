@@ -25,6 +25,9 @@ class Dense(keras.layers.Dense):
         Float tensor `(B, T, F)` or `(B, F)`.
     """
 
+    def __init__(self, units: int, **kwargs):
+        super().__init__(int(units), **kwargs)  # one of NumPy's is refused
+
     def call(self, inputs, training=None):
         return by_rows(super().call, inputs)
 

@@ -15,10 +15,10 @@ def token_weights(labels, sample_weight=None):
     weights = ops.cast(padding_mask(labels), "float32")  # (B, T)
     if sample_weight is None:
         return weights
-    return weights * weights_of_tokens(sample_weight, labels)
+    return weights * spread_over_tokens(sample_weight, labels)
 
 
-def weights_of_tokens(sample_weight, labels):
+def spread_over_tokens(sample_weight, labels):
     """Gives weights `(B, T)`, of sentences `(B,)` to each of their tokens."""
     labels = ops.convert_to_tensor(labels)
     weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
@@ -58,6 +58,7 @@ def combine_masks(attention_mask=None, causal_mask=None, **padding_masks):
         Bool tensor that broadcasts to `(B, T, S)`, `None` without any mask.
 
     Raises:
+        TypeError: If a mask is no tensor.
         ValueError: If a mask has another number of axes.
     """
     masks = [] if causal_mask is None else [causal_mask]
@@ -93,6 +94,11 @@ def check_padding_mask(name, mask):
 
 
 def _check_axes(name, mask, allowed, shape):
+    if not hasattr(mask, "shape"):
+        raise TypeError(
+            f"`{name}` must be a tensor or an array. Received: {name} of type "
+            f"{type(mask).__name__}."
+        )
     if len(mask.shape) not in allowed:
         raise ValueError(
             f"`{name}` must have shape {shape}. Received: "

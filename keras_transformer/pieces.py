@@ -15,14 +15,19 @@ def split_texts(processor, texts):
     """
     rows = [texts] if isinstance(texts, str) else texts
     for number, text in enumerate(rows):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                "`texts` must be Unicode that has an encoding. Received: text "
-                f"{number} with {text[error.start]!a} at {error.start}."
-            ) from None
+        check_encodable(text, f"text {number}")
     return processor.Encode(texts)
+
+
+def check_encodable(text, name):
+    """Raises `ValueError` if text, called `name`, holds half of a pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"Text must be Unicode that has an encoding. Received: {name} with "
+            f"{text[error.start]!a} at {error.start}."
+        ) from None
 
 
 def ended(rows) -> list[list[int]]:

@@ -3,12 +3,9 @@
 import inspect
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_choice
-from keras_transformer.checks import check_ids
-from keras_transformer.checks import check_length
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.compiled import Functions
@@ -33,6 +30,10 @@ from keras_transformer.search import Hypotheses
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.training_data import check_keys
+from keras_transformer.training_data import check_training_data
+from keras_transformer.training_data import is_dataset
+from keras_transformer.training_data import x_and_y
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.
@@ -59,10 +60,6 @@ PRESETS = {
         "dropout": 0.3,
     },
 }
-
-# Training data that `fit` can check without using it up. Only a dictionary is
-# right; the others are refused by name.
-ARRAYS = (dict, list, tuple, np.ndarray)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -197,6 +194,13 @@ class Transformer(Freezable, keras.Model):
                     f"{name}={token_id}, vocabulary_size={vocabulary_size}."
                 )
 
+        if self.dtype_policy.quantization_mode:
+            raise ValueError(
+                "`dtype` must be a policy to compute in, such as "
+                f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
+                "Keras quantises a model that is built: "
+                "`model.quantize('int8')`."
+            )
         if start_token_id == end_token_id:
             raise ValueError(
                 "`start_token_id` and `end_token_id` must differ. Received: "
@@ -268,7 +272,6 @@ class Transformer(Freezable, keras.Model):
                 **common,
             )
         self._functions = Functions(self)
-        self._is_quantized = False
         self.build()
         self._tracker.unlock()  # a subclass may add layers
 
@@ -340,7 +343,16 @@ class Transformer(Freezable, keras.Model):
         """Builds layers of a subclass, which are built when they are called."""
         if not all(layer.built for layer in self._flatten_layers()):
             ids = keras.KerasTensor((None, None), "int32")
-            self({"source_ids": ids, "target_ids": ids})
+            try:
+                self({"source_ids": ids, "target_ids": ids})
+            except Exception as error:
+                late = [x.name for x in self._flatten_layers() if not x.built]
+                raise ValueError(
+                    "The layers that a subclass adds must be built by a call "
+                    "on 'source_ids' and 'target_ids' alone, or in its "
+                    "`__init__`, as by `layer.build((None,))`. Received: "
+                    f"{late} not built, where the call says: {error}"
+                ) from error
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -354,7 +366,7 @@ class Transformer(Freezable, keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None):
-        _check_keys("inputs", inputs)
+        check_keys("inputs", inputs)
         source_ids = ops.cast(inputs["source_ids"], "int32")
         target_ids = ops.cast(inputs["target_ids"], "int32")
         encoded = self.encode(source_ids, training=training)  # (B, S, D)
@@ -654,34 +666,40 @@ class Transformer(Freezable, keras.Model):
         distributed, TensorFlow finds one on a CPU; compiled with XLA or on
         another device, nothing does. The look begins a dataset once more than
         training does: what it reads must not be used up by that.
+
+        `class_weight` is refused, which Keras takes for labels of one class a
+        row; `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
         """
         fit = super().fit
         by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         given = {**kwargs, **by_name}  # by place too, whatever wraps `fit`
-        self._check_data(x, y)
-        self._check_data(*_x_and_y(given.get("validation_data")))
+        if given.get("class_weight") is not None:
+            raise ValueError(
+                "`class_weight` must be `None`: the labels of a row are many, "
+                "and Keras would weigh rows by one of them. Received: "
+                f"class_weight={given['class_weight']}. Weigh tokens with "
+                "`sample_weight` `(B, T)`."
+            )
+        check_training_data(self, x, y)
+        check_training_data(self, *x_and_y(given.get("validation_data")))
         # A dataset has an order of its own; Keras would warn.
-        if _is_dataset(x) and "shuffle" not in given:
+        if is_dataset(x) and "shuffle" not in given:
             kwargs["shuffle"] = False
         return fit(x, y, *args, **kwargs)
 
-    def quantize(self, *args, **kwargs):
-        """As `keras.Model.quantize`, to use in this process.
-
-        Keras could not read the model again, so that it is not saved: call
-        `Translator.export_litert(quantization="int8")` for a file.
-        """
-        super().quantize(*args, **kwargs)
-        self._is_quantized = True
-
     def check_not_quantized(self):
-        """Raises `ValueError` if Keras has quantised the weights."""
-        if self._is_quantized:
-            raise ValueError(
-                "A quantised model cannot be saved, made anew, or exported to "
-                "LiteRT or CTranslate2. Do that before `quantize`; "
-                "`Translator.export_litert(quantization='int8')` quantises."
-            )
+        """Raises `ValueError` if Keras has quantised a layer.
+
+        By whatever call of `quantize`: Keras could not read the model again.
+        """
+        for layer in self._flatten_layers(include_self=False):
+            if layer.quantization_mode:
+                raise ValueError(
+                    "A quantised model cannot be saved, made anew, or exported "
+                    f"to LiteRT or CTranslate2. Received: {layer.path} in "
+                    f"{layer.quantization_mode}. Do that before `quantize`; "
+                    "`Translator.export_litert(quantization='int8')` quantises."
+                )
 
     def export(
         self,
@@ -774,43 +792,3 @@ class Transformer(Freezable, keras.Model):
             encoded_mask=encoded_mask,
             **options,
         )
-
-    def _check_data(self, x, y):
-        if _is_dataset(x):
-            # One of `tf.distribute` has no beginning to take.
-            for batch in x.take(1) if hasattr(x, "take") else ():
-                self._check_data(*_x_and_y(batch))
-            return
-        if not isinstance(x, ARRAYS):
-            return  # such as a generator, which a look would use up
-        _check_keys("x", x)
-        sizes = {
-            "source_ids": self.source_vocabulary_size,
-            "target_ids": self.vocabulary_size,
-        }
-        for name, size in sizes.items():
-            ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
-            check_length(name, ids, self.max_length)
-        if y is not None:
-            check_ids("y", ops.convert_to_numpy(y), self.vocabulary_size)
-
-
-def _is_dataset(x):
-    return hasattr(x, "element_spec")  # as every tf.data.Dataset has
-
-
-def _x_and_y(data):
-    """Takes what Keras takes: `x`, `(x,)`, `(x, y)`, or with weights."""
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-    return x, y
-
-
-def _check_keys(name, inputs):
-    message = (
-        f"`{name}` must be a dictionary with 'source_ids' and 'target_ids'. "
-        f"Received: {name} of "
-    )
-    if not isinstance(inputs, dict):
-        raise TypeError(f"{message}type {type(inputs).__name__}.")
-    if not {"source_ids", "target_ids"} <= set(inputs):
-        raise ValueError(f"{message}keys {sorted(inputs)}.")

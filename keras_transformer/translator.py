@@ -271,18 +271,28 @@ class Translator:
         dtype = keras.dtype_policies.get(dtype)
         if dtype == self.model.dtype_policy:
             return self
+        self._check_plain()
         model = type(self.model).from_config(
             {**self.model.get_config(), "dtype": dtype}
         )
-        self._check_not_adapted()
         hold_weights(self.model)
         model.set_weights(self.model.get_weights())
         return Translator(
             model, self.tokenizer, self.target_tokenizer, self.search
         )
 
-    def _check_not_adapted(self):
+    def _check_plain(self):
+        """Raises unless the configuration and the weights are the model."""
+        self.model.check_not_quantized()
         for layer in self.model._flatten_layers():
+            activation = getattr(layer, "activation", None)
+            if getattr(activation, "__name__", None) == "<lambda>":
+                raise ValueError(
+                    "The model must be without lambda functions, which could "
+                    f"not be read again. Received: {layer.path} with one. "
+                    "Register a function with "
+                    "`keras.saving.register_keras_serializable`."
+                )
             if getattr(layer, "lora_enabled", False):
                 raise ValueError(
                     "The model must be without LoRA, which its configuration "
@@ -305,10 +315,10 @@ class Translator:
 
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
-            ValueError: If the model is quantised or has LoRA, or a weight is
-                no finite number.
+            ValueError: If the model is quantised, has LoRA or a lambda as
+                activation, or a weight is no finite number.
         """
-        self._check_not_adapted()
+        self._check_plain()
         weights = named_weights(self.model)
         check_finite(weights.items())
         tokenizers = {"tokenizer": self.tokenizer.model}

@@ -68,6 +68,29 @@ def test_modes_are_those_of_any_file_and_folder(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
+def test_what_is_replaced_gives_its_mode(tmp_path):
+    file, folder = tmp_path / "file", tmp_path / "folder"
+    file.touch()
+    folder.mkdir()
+    modes = []
+
+    def write(path):
+        modes.append(stat.S_IMODE(os.stat(path).st_mode))
+        with open(path, "wb") as partial:
+            partial.write(b"content")
+
+    for mode in (0o600, 0o640, 0o400):
+        os.chmod(file, mode)
+        write_file(file, write)
+        assert stat.S_IMODE(os.stat(file).st_mode) == mode
+        assert modes.pop() & 0o077 == mode & 0o077 & ~0o022
+    os.chmod(folder, 0o700)
+    with new_folder(folder, bool) as new:
+        open(os.path.join(new, "file"), "wb").close()
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    assert os.listdir(folder) == ["file"]
+
+
 def test_a_pipe_of_the_shell_is_written_to():
     read, write = os.pipe()
     path = f"/dev/fd/{write}"  # as `>(command)` is

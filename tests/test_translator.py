@@ -693,6 +693,20 @@ def test_model_inside_of_a_layer_is_saved_as_any_other(tokenizer, tmp_path):
     assert_same(kt.Translator.load(tmp_path), translator)
 
 
+def test_model_with_a_lambda_is_refused(tokenizer, tmp_path):
+    model = kt.Transformer(
+        tokenizer.vocabulary_size, **SIZES, activation=lambda x: 2 * x
+    )
+    translator = kt.Translator(model, tokenizer)
+    for use in (
+        lambda: translator.save(tmp_path / "saved"),
+        lambda: translator.with_dtype("mixed_bfloat16"),
+    ):
+        with pytest.raises(ValueError, match="without lambda.*with one"):
+            use()
+    assert os.listdir(tmp_path) == []
+
+
 def test_model_with_lora_is_refused_until_it_is_merged(tokenizer, tmp_path):
     model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
     layer = model.encoder.layers[0].self_attention.query_projection

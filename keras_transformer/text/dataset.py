@@ -9,6 +9,7 @@ import rich.console
 import tensorflow as tf
 from rich.progress import track
 
+from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_positive
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -82,6 +83,8 @@ def translation_dataset(
     >>> sorted(inputs), labels.shape == weights.shape
     (['source_ids', 'target_ids'], True)
     """
+    if seed is not None:
+        check_integer(seed=seed)
     corpus = read_corpus(
         source,
         target,

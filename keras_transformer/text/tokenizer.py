@@ -18,7 +18,9 @@ from sentencepiece import sentencepiece_model_pb2
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
+from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
+from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -124,8 +126,8 @@ class Tokenizer:
         Raises:
             FileNotFoundError: If a path is no file.
             ValueError: If there is no text, the vocabulary is larger than the
-                text allows or too small for its characters, or a file is not
-                UTF-8.
+                text allows or too small for its characters, or text is not
+                UTF-8, or has no encoding.
         """
         check_positive(vocabulary_size=vocabulary_size)
         if vocabulary_size < LEAST_VOCABULARY_SIZE:
@@ -135,6 +137,7 @@ class Tokenizer:
                 f"{vocabulary_size}."
             )
         check_choice(MODEL_TYPES, model_type=model_type)
+        check_number("character_coverage", character_coverage)
         if not LEAST_COVERAGE <= character_coverage <= 1:
             raise ValueError(
                 f"`character_coverage` must be in [{LEAST_COVERAGE}, 1], as "
@@ -450,6 +453,7 @@ class _Counted:
         try:
             for item in self.items:
                 self.count += 1
+                check_encodable(item, f"line {self.count}")
                 yield item
         except (OSError, TypeError, ValueError) as error:
             self.error = error

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_share
-from keras_transformer.masking import weights_of_tokens
+from keras_transformer.masking import spread_over_tokens
 from keras_transformer.product import cast_product
 from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import product_of
@@ -76,7 +76,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         if sample_weight is not None:
-            sample_weight = weights_of_tokens(sample_weight, y_true)
+            sample_weight = spread_over_tokens(sample_weight, y_true)
         if product_of(y_pred) is not None:
             y_pred = cast_product(y_pred, self.dtype)
         loss = super().__call__(y_true, y_pred, sample_weight)

@@ -231,7 +231,8 @@ def test_a_later_checkpoint_is_not_passed_over(tmp_path):
 
 def test_checkpoints_are_ordered_by_number(tmp_path):
     model = make_model()
-    for epoch in (99_999, 100_000, 100_001):  # more digits than before
+    # More digits than before.
+    for epoch in (99_999, np.int64(100_000), 100_001):
         kt.Checkpoint.of(model, epoch).write(tmp_path)
     assert kt.Checkpoint.newest(tmp_path).epoch == 100_001
     assert len([*tmp_path.iterdir()]) == 2

@@ -366,6 +366,32 @@ def test_fit_checks_ids_of_arrays(name, token_id):
         model.fit(wrong, LABELS)
 
 
+def test_fit_refuses_weights_of_classes():
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    with raises(ValueError, "`class_weight` must be `None`: the labels"):
+        model.fit(IDS, LABELS, class_weight={4: 2.0})
+    with raises(ValueError, "`class_weight` must be `None`: the labels"):
+        model.fit(IDS, LABELS, 2, 1, 0, None, 0.0, None, True, {4: 2.0})
+
+
+def test_sizes_may_be_of_numpy():
+    size = np.int64(8)
+    x = np.zeros((1, 3, 8), "float32")
+    for layer in (
+        kt.FeedForward(size, np.int64(16)),
+        kt.EncoderLayer(np.int64(2), size, size),
+    ):
+        assert layer(x).shape == (1, 3, 8)
+    assert kt.MultiHeadAttention(np.int64(2), size)(x, x).shape == (1, 3, 8)
+
+
+def test_masks_must_be_tensors():
+    x = np.zeros((1, 2, 8), "float32")
+    with pytest.raises(TypeError, match="`key_mask` must be a tensor.*list"):
+        kt.MultiHeadAttention(2, 8)(x, x, key_mask=[[True, False]])
+
+
 def test_fit_checks_labels():
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())

@@ -101,6 +101,54 @@ def test_quantised_model_is_used_but_not_saved(tmp_path, monkeypatch):
         model.save(tmp_path / "model.keras")
 
 
+def test_a_quantised_layer_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+    model = small_model()
+    inputs = {
+        name: keras.Input((None,), dtype="int32", name=name)
+        for name in ("source_ids", "target_ids")
+    }
+    around = keras.Model(inputs, model(inputs))
+    model.decoder.layers[0].feed_forward.inner.quantize("int8")
+    for saved in (model, around):
+        with pytest.raises(
+            ValueError, match="decoder.*feed_forward/inner in int8"
+        ):
+            saved.save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="compute in.*int8_from_float32"):
+        small_model(dtype="int8_from_float32")
+
+
+class WithDomains(kt.Transformer):
+    """A subclass whose `call` takes more than the ids."""
+
+    def __init__(self, *args, builds, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.domain = keras.layers.Embedding(2, self.vocabulary_size)
+        if builds:
+            self.domain.build((None,))
+
+    def call(self, inputs, training=None):
+        logits = super().call(inputs, training=training)
+        return logits + self.domain(inputs["domain_ids"])[:, None]
+
+
+def test_layers_of_further_inputs_are_built_by_the_subclass():
+    ids = np.full((2, 3), 4)
+    x = {"source_ids": ids, "target_ids": ids, "domain_ids": np.array([0, 1])}
+    model = WithDomains(V, **SIZES, builds=True)
+    model.compile(kt.Adam(0.1), kt.LabelSmoothedCrossentropy())
+    before = keras.ops.convert_to_numpy(model.domain.embeddings).copy()
+    model.fit(x, ids, verbose=0)
+    assert np.all(keras.ops.convert_to_numpy(model.domain.embeddings) != before)
+    model = WithDomains(V, **SIZES, builds=False)
+    model.compile(kt.Adam(0.1), kt.LabelSmoothedCrossentropy())
+    with pytest.raises(
+        ValueError, match=r"'embedding.*'\] not built.*domain_ids"
+    ):
+        model.fit(x, ids, verbose=0)
+
+
 @keras.saving.register_keras_serializable(package="tests")
 class WithAdapter(kt.Transformer):
     """A subclass that adds a layer, as to any other model."""

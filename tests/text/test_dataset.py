@@ -501,6 +501,11 @@ def test_pairs_must_fit_a_batch(make):
         make(["one"], ["eins"], tokens_per_batch=63)
 
 
+def test_seed_must_be_an_integer(make):
+    with pytest.raises(TypeError, match="`seed` must be an integer.*'a'"):
+        make(["one"], ["eins"], seed="a")
+
+
 @pytest.mark.parametrize("name", ["tokens_per_batch", "max_length"])
 @pytest.mark.parametrize(
     ("size", "error"), [(0, ValueError), (-1, ValueError), (8.0, TypeError)]

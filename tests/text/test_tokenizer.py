@@ -607,6 +607,19 @@ def test_character_coverage_out_of_range(lines, coverage):
         kt.Tokenizer.train(lines, character_coverage=coverage, verbose=0)
 
 
+def test_character_coverage_of_another_kind(lines):
+    with pytest.raises(
+        TypeError, match="`character_coverage` must be a number"
+    ):
+        kt.Tokenizer.train(lines, character_coverage="1", verbose=0)
+
+
+def test_text_to_learn_from_has_an_encoding(lines):
+    message = r"must be Unicode .*Received: line 2 with '.udcff' at 4\."
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.train([lines[0], "the \udcff", *lines], 300, verbose=0)
+
+
 def test_unknown_model_type(lines):
     message = "one of 'unigram', 'bpe'. Received: model_type='word'"
     with pytest.raises(ValueError, match=message):

@@ -1,0 +1,62 @@
+"""A look at what `fit` is given, before it trains for hours."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.checks import check_ids
+from keras_transformer.checks import check_length
+
+# Training data that can be checked without using it up. Only a dictionary is
+# right; the others are refused by name.
+ARRAYS = (dict, list, tuple, np.ndarray)
+
+
+def check_training_data(model, x, y=None):
+    """Raises unless ids are in the vocabularies, and short enough.
+
+    Args:
+        model: A `Transformer`.
+        x: What Keras takes; of a dataset the first batch is looked at.
+        y: The labels, where they are not in `x`.
+    """
+    if is_dataset(x):
+        # One of `tf.distribute` has no beginning to take.
+        for batch in x.take(1) if hasattr(x, "take") else ():
+            check_training_data(model, *x_and_y(batch))
+        return
+    if not isinstance(x, ARRAYS):
+        return  # such as a generator, which a look would use up
+    check_keys("x", x)
+    sizes = {
+        "source_ids": model.source_vocabulary_size,
+        "target_ids": model.vocabulary_size,
+    }
+    for name, size in sizes.items():
+        ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
+        check_length(name, ids, model.max_length)
+    if y is not None:
+        check_ids("y", ops.convert_to_numpy(y), model.vocabulary_size)
+
+
+def check_keys(name, inputs):
+    """Raises unless `inputs` is a dictionary with the ids of both sides."""
+    message = (
+        f"`{name}` must be a dictionary with 'source_ids' and 'target_ids'. "
+        f"Received: {name} of "
+    )
+    if not isinstance(inputs, dict):
+        raise TypeError(f"{message}type {type(inputs).__name__}.")
+    if not {"source_ids", "target_ids"} <= set(inputs):
+        raise ValueError(f"{message}keys {sorted(inputs)}.")
+
+
+def is_dataset(x):
+    """Whether it is a `tf.data.Dataset`, or one of `tf.distribute`."""
+    return hasattr(x, "element_spec")
+
+
+def x_and_y(data):
+    """Takes what Keras takes: `x`, `(x,)`, `(x, y)`, or with weights."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return x, y
