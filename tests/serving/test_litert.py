@@ -84,7 +84,10 @@ from tensorflow.lite.python import schema_py_generated as schema
 model = kt.Transformer(
     640, num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64
 )
-model.target_embedding.embeddings[7].assign(tf.zeros(32))
+embeddings = model.target_embedding.embeddings
+embeddings[7].assign(tf.zeros(32))
+# Halves of int8's steps.
+embeddings[8].assign(tf.concat([[127.0], tf.range(31.0) - 15.5], axis=0))
 look_up = model.target_embedding.look_up
 def translate_ids(source_ids):
     decode = Decode(model, kt.GreedySearch())
