@@ -53,32 +53,16 @@ def generate(
     jit_compile,
 ):
     """Translates ids to ids, as `Transformer.generate` says."""
-    source_ids = check_ids(
-        "source_ids", source_ids, model.source_vocabulary_size
+    inputs = _checked_problem(
+        model, source_ids, search, min_length, max_length, target_prefix_ids
     )
-    check_padding_last("source_ids", source_ids)
-    rows, given_length = source_ids.shape
-    source_ids = _cut(source_ids)
-    check_length("source_ids", source_ids, model.max_length)
-    check_limits(min_length, max_length)
-    _check_search(search, model.vocabulary_size)
-    # A copy, as what is compiled is kept and the user's own may change.
-    search = copy.copy(search)
-    inputs = {"source_ids": source_ids}
-    if max_length is not None:
-        inputs["max_lengths"] = np.full((rows,), max_length, "int32")
-    if min_length:
-        inputs["min_lengths"] = np.full((rows,), min_length, "int32")
-    if target_prefix_ids is not None:
-        inputs["target_prefix_ids"] = _checked_prefix(
-            model, target_prefix_ids, source_ids, max_length
-        )
-    if search.seed is not None:
-        inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
+    rows = len(inputs["source_ids"])
     jit_compile = _jit_or_default(jit_compile)
     capacity = None
     if jit_compile and max_length is not None:
         capacity = _rounded_up(max_length, LENGTH_STEP)
+    # A copy, as what is compiled is kept and the user's own may change.
+    search = copy.copy(search)
     found = _found(
         Decode(model, search, capacity, return_scores or return_token_scores),
         _filled_up(inputs, jit_compile, model.max_length),
@@ -86,25 +70,23 @@ def generate(
     )
     target_ids, scores, token_scores = (x[:rows] for x in found)
     target_ids = _cut(target_ids)
-    longest = target_ids.shape[2]
+    width, longest = target_ids.shape[1:]
     results = [target_ids]
     if return_scores:
         results.append(scores)
     if return_token_scores:
         results.append(token_scores[:, :, :longest])
     if return_attention:
-        width = target_ids.shape[1]
+        source = inputs["source_ids"]
         attention = _attention(
             model,
-            np.repeat(source_ids, width, axis=0),
+            np.repeat(source, width, axis=0),
             target_ids.reshape((rows * width, longest)),
             -1,
             jit_compile,
         )
-        attention = attention.reshape(
-            (rows, width, longest, source_ids.shape[1])
-        )
-        results.append(_widened(attention, given_length))
+        attention = attention.reshape((rows, width, longest, source.shape[1]))
+        results.append(_widened(attention, np.shape(source_ids)[1]))
     if search.num_hypotheses == 1:
         results = [x[:, 0] for x in results]
     return tuple(results)
@@ -213,6 +195,33 @@ def _check_search(search, vocabulary_size):
     check_ids_in_range(
         "forbidden_token_ids", search.forbidden_token_ids, vocabulary_size
     )
+
+
+def _checked_problem(
+    model, source_ids, search, min_length, max_length, target_prefix_ids
+):
+    """What `Decode` starts from, as arrays."""
+    source_ids = check_ids(
+        "source_ids", source_ids, model.source_vocabulary_size
+    )
+    check_padding_last("source_ids", source_ids)
+    source_ids = _cut(source_ids)
+    check_length("source_ids", source_ids, model.max_length)
+    check_limits(min_length, max_length)
+    _check_search(search, model.vocabulary_size)
+    rows = len(source_ids)
+    inputs = {"source_ids": source_ids}
+    if max_length is not None:
+        inputs["max_lengths"] = np.full((rows,), max_length, "int32")
+    if min_length:
+        inputs["min_lengths"] = np.full((rows,), min_length, "int32")
+    if target_prefix_ids is not None:
+        inputs["target_prefix_ids"] = _checked_prefix(
+            model, target_prefix_ids, source_ids, max_length
+        )
+    if search.seed is not None:
+        inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
+    return inputs
 
 
 def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
