@@ -11,6 +11,8 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import causal_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.tensorflow_only import size
+from keras_transformer.tensorflow_only import small_product
+from keras_transformer.tensorflow_only import small_softmax
 
 # Added to a score that may not be attended. Finite, so that a row with
 # nothing to attend becomes an average instead of NaN; far below any score, so
@@ -18,7 +20,7 @@ from keras_transformer.tensorflow_only import size
 MASKED_SCORE = -1e9
 
 
-def attention_weights(query, key, mask=None):
+def attention_weights(query, key, mask=None, in_step=False):
     """Computes `softmax(Q K^T / sqrt(d_k))`, the weights of equation 1.
 
     Args:
@@ -26,12 +28,16 @@ def attention_weights(query, key, mask=None):
         key: Float tensor `(B, N, S, H)`.
         mask: Bool tensor of three axes that broadcast to `(B, T, S)`, `True`
             where the query may attend the key.
+        in_step: Whether it is a step of decoding, with few queries.
 
     Returns:
         Float32 tensor `(B, N, T, S)`, softmax in float32 whatever the policy.
     """
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+    if in_step:
+        scores = small_product(query, key, transpose_y=True)
+    else:
+        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
     scores = ops.cast(scores, "float32")  # (B, N, T, S)
     if mask is not None:
         zero = ops.cast(0.0, "float32")  # else as `floatx` says
@@ -39,7 +45,7 @@ def attention_weights(query, key, mask=None):
         scores = scores + ops.expand_dims(bias, 1)
     if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
         return ops.ones_like(scores)
-    return ops.softmax(scores, axis=-1)
+    return small_softmax(scores) if in_step else ops.softmax(scores, axis=-1)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -208,10 +214,12 @@ class MultiHeadAttention(Layer):
         """
         query = self.query_projection(query)
         query = self._split_heads(query, self.key_dim, width)
-        weights = attention_weights(query, keys, mask)  # (B, N, T, S)
+        in_step = width is not None
+        weights = attention_weights(query, keys, mask, in_step)  # (B, N, T, S)
         probabilities = ops.cast(weights, values.dtype)
         probabilities = self.attention_dropout(probabilities, training=training)
-        heads = ops.matmul(probabilities, values)  # (B, N, T, H)
+        multiply = small_product if in_step else ops.matmul
+        heads = multiply(probabilities, values)  # (B, N, T, H)
         return self.output_projection(self._join_heads(heads, width)), weights
 
     def get_config(self):

@@ -184,6 +184,50 @@ def write_slice(x, position, update):
     )
 
 
+def small_product(x, y, transpose_y=False):
+    """Multiplies matrices `(B, N, T, S)` by `(B, N, S, U)`.
+
+    Those of a decoding step, in a graph that is not compiled. On a CPU
+    TensorFlow has oneDNN share products among threads, however small they are,
+    which takes ten times as long as the product; this version of the operation
+    it leaves alone, but has it for CPUs only.
+
+    Args:
+        x: Float tensor.
+        y: Float tensor.
+        transpose_y: Whether `y` is `(B, N, U, S)`.
+    """
+    if not _is_small_float(x):
+        y = keras.ops.transpose(y, (0, 1, 3, 2)) if transpose_y else y
+        return keras.ops.matmul(x, y)
+    import tensorflow as tf
+
+    return tf.switch_case(
+        tf.raw_ops.DeviceIndex(device_names=["CPU"]),
+        [
+            lambda: tf.raw_ops.BatchMatMulV3(
+                x=x, y=y, Tout=x.dtype, adj_y=transpose_y
+            ),
+            lambda: tf.matmul(x, y, transpose_b=transpose_y),
+        ],
+    )
+
+
+def small_softmax(x):
+    """Softmax of the last axis, without oneDNN as `small_product`."""
+    if not _is_small_float(x):
+        return keras.ops.softmax(x, axis=-1)
+    import tensorflow as tf
+
+    shares = tf.exp(x - tf.reduce_max(x, axis=-1, keepdims=True))
+    total = tf.reduce_sum(shares, axis=-1, keepdims=True)
+    return shares * tf.math.reciprocal(total)
+
+
+def _is_small_float(x):
+    return is_plain_graph() and x.dtype == "float32"
+
+
 def map_blocks(function, inputs, size, like):
     """Calls a function with some rows of tensors at a time.
 

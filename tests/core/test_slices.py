@@ -96,3 +96,36 @@ def test_a_graph_writes_slices_without_xla(rank):
         if operation.type.startswith("Xla")
     ]
     assert not tensorflow_only.is_plain_graph()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [0, 1, 70])
+def test_products_of_a_step_are_those_of_any(dtype, rows):
+    """Which TensorFlow computes in other ways in a graph."""
+    generator = np.random.default_rng(3)
+    inputs = {
+        name: ops.cast(generator.normal(size=(rows, 2, *shape)), dtype)
+        for name, shape in {"x": (3, 4), "y": (5, 4), "z": (5, 6)}.items()
+    }
+    bias = np.array([0, 0, -1e9, 0, 0], "float32")
+
+    def attended(inputs, small=True):
+        x, y, z = inputs["x"], inputs["y"], inputs["z"]
+        if small:
+            scores = tensorflow_only.small_product(x, y, transpose_y=True)
+            weights = tensorflow_only.small_softmax(
+                ops.cast(scores, "float32") + bias
+            )
+            return tensorflow_only.small_product(ops.cast(weights, dtype), z)
+        scores = ops.matmul(x, ops.transpose(y, (0, 1, 3, 2)))
+        weights = ops.softmax(ops.cast(scores, "float32") + bias)
+        return ops.matmul(ops.cast(weights, dtype), z)
+
+    functions = [attended, xla(attended)]
+    if keras.backend.backend() == "tensorflow":
+        functions.append(tensorflow_only.graph(attended, inputs))
+    expected = ops.cast(attended(inputs, small=False), "float32")
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    for function in functions:
+        found = ops.cast(function(inputs), "float32")
+        np.testing.assert_allclose(found, expected, tolerance, tolerance)
