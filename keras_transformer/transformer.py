@@ -1,5 +1,6 @@
 """The whole model: section 3 and figure 1."""
 
+import contextlib
 import inspect
 
 import keras
@@ -401,11 +402,13 @@ class Transformer(Freezable, keras.Model):
         """As of `keras.Model`, with the optimizer's state made beforehand.
 
         Made while the first step is traced, as Keras does on TensorFlow, its
-        initial values would stay in the graph: 0.3 GB at base size.
+        initial values would stay in the graph: 0.3 GB at base size. What a
+        subclass builds from further inputs, only that step can build.
         """
         if self.optimizer is not None and not self.optimizer.built:
-            self.build_all()
-            self.optimizer.build(self.trainable_variables)
+            with contextlib.suppress(ValueError):
+                self.build_all()
+                self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
     def compute_mask(self, inputs, previous_mask=None):

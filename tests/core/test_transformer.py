@@ -133,20 +133,21 @@ class WithDomains(kt.Transformer):
         return logits + self.domain(inputs["domain_ids"])[:, None]
 
 
-def test_layers_of_further_inputs_are_built_by_the_subclass():
+@pytest.mark.parametrize("builds", [True, False])
+def test_layers_of_further_inputs_are_trained(builds):
     ids = np.full((2, 3), 4)
     x = {"source_ids": ids, "target_ids": ids, "domain_ids": np.array([0, 1])}
-    model = WithDomains(V, **SIZES, builds=True)
+    model = WithDomains(V, **SIZES, builds=builds)
+    if not builds:
+        with pytest.raises(
+            ValueError, match=r"'embedding.*'\] not built.*domain_ids"
+        ):
+            model.build_all()
     model.compile(kt.Adam(0.1), kt.LabelSmoothedCrossentropy())
+    model.fit(x, ids, verbose=0)
     before = keras.ops.convert_to_numpy(model.domain.embeddings).copy()
     model.fit(x, ids, verbose=0)
     assert np.all(keras.ops.convert_to_numpy(model.domain.embeddings) != before)
-    model = WithDomains(V, **SIZES, builds=False)
-    model.compile(kt.Adam(0.1), kt.LabelSmoothedCrossentropy())
-    with pytest.raises(
-        ValueError, match=r"'embedding.*'\] not built.*domain_ids"
-    ):
-        model.fit(x, ids, verbose=0)
 
 
 @keras.saving.register_keras_serializable(package="tests")
