@@ -520,7 +520,7 @@ def verify(
     set_search(translator, search_options)
     lines = _input_lines(input)
     check_line_lengths(translator, lines, input or STANDARD_INPUT)
-    expected = translator(lines)
+    expected = translator(lines, return_scores=True)
     reports = []
     try:
         for path in exports:

@@ -14,7 +14,10 @@ import time
 
 
 def run_saved_model(path):
-    """Gives a function that loads it and gives one of strings to strings."""
+    """Gives a function that loads it, and gives one that translates.
+
+    That one makes translations and their scores of strings.
+    """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
@@ -28,7 +31,9 @@ def run_saved_model(path):
         translate = loaded.signatures["serving_default"]
 
         def run(lines):
-            return _strings(translate(text=tf.constant(lines, tf.string)))
+            found = translate(text=tf.constant(lines, tf.string))
+            translations = found["translation"].numpy().tolist()
+            return _decoded(translations), found["score"].numpy()
 
         run.loaded = loaded  # it must live as long as its signatures
         return run
@@ -37,21 +42,23 @@ def run_saved_model(path):
 
 
 def run_litert(path):
-    """Gives a function that loads it and gives one of strings to strings."""
+    """Gives a function as `run_saved_model`."""
     from keras_transformer import LiteRTTranslator
 
     with contextlib.suppress(ImportError):  # which loading explains
         from ai_edge_litert import interpreter  # noqa: F401
-    return lambda: LiteRTTranslator(path)
+
+    def load():
+        translate = LiteRTTranslator(path)
+        return lambda lines: translate(lines, return_scores=True)
+
+    return load
 
 
-def _strings(outputs):
-    def decoded(value):
-        if isinstance(value, list):
-            return [decoded(x) for x in value]
-        return value.decode()
-
-    return decoded(outputs["translation"].numpy().tolist())
+def _decoded(value):
+    if isinstance(value, list):
+        return [_decoded(x) for x in value]
+    return value.decode()
 
 
 def peak_bytes():
@@ -74,10 +81,11 @@ def measure(format, path, lines):
     loaded = time.perf_counter()
     run(lines[:1])
     warm = time.perf_counter()
-    translations = run(lines)
+    translations, scores = run(lines)
     end = time.perf_counter()
     return {
         "translations": translations,
+        "scores": scores.tolist(),
         "load_seconds": loaded - start,
         "seconds_per_sentence": (end - warm) / len(lines),
         "peak_memory_bytes": peak_bytes(),

@@ -43,7 +43,8 @@ class Difference:
             translator's model computes it.
         found_score: That of `found`.
         token_gap: By how much less probable the model thinks the export's
-            token than the translator's, in nats.
+            token than the translator's, in nats; less than 0 where it thinks
+            it more probable, as a beam search may.
         gap: By how much less probable it thinks the export's text, in nats
             per token; less than 0 where it thinks it more probable.
     """
@@ -62,8 +63,12 @@ class Difference:
 
     @property
     def severity(self) -> float:
-        """The smaller gap, in nats: what is compared with the tolerance."""
-        return min(self.token_gap, self.gap)
+        """The smaller gap, in nats: what is compared with the tolerance.
+
+        A token that is more probable excuses nothing: that a search leaves it
+        is what the export must do too.
+        """
+        return min(abs(self.token_gap), self.gap)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +82,8 @@ class ExportReport:
         identical: Number of lines translated to the same text.
         beyond_tolerance: Number of lines that differ by more than `tolerance`.
         tolerance: As given, in nats.
+        score_gap: The largest difference of the scores of the same text, in
+            nats per token.
         first_difference: The first `Difference`, or `None`.
         worst_difference: The one with the largest gap, or `None`.
         size_bytes: Size on disk.
@@ -95,6 +102,7 @@ class ExportReport:
     identical: int
     beyond_tolerance: int
     tolerance: float
+    score_gap: float
     first_difference: Difference | None
     worst_difference: Difference | None
     size_bytes: int
@@ -105,8 +113,9 @@ class ExportReport:
 
     @property
     def passed(self) -> bool:
-        """Whether all lines are within tolerance, and all operations known."""
-        return not self.beyond_tolerance and not self.foreign_operations
+        """Whether all is within tolerance, and all operations known."""
+        is_same = not self.beyond_tolerance and self.score_gap <= self.tolerance
+        return is_same and not self.foreign_operations
 
 
 def verify_export(
@@ -125,11 +134,12 @@ def verify_export(
     Two outputs may differ without a fault: sums in another order decide where
     two tokens are equally probable but for rounding, and all that follows may
     differ then. So the translator's model judges the export's output. A line
-    is beyond tolerance if the model thinks less probable, by more than
-    `tolerance` nats, both the first token that differs, given the same ones
-    before, and the whole output per token; of several hypotheses, the one that
-    differs most counts. What a search forbids it does not
-    judge: an export that chose a more probable token is within tolerance.
+    is beyond tolerance if the model thinks the first two tokens that differ,
+    given the same ones before, not equally probable, and the whole output less
+    probable per token, both by more than `tolerance` nats; of several
+    hypotheses, the one that differs most counts. Where the text is the same,
+    so must be its score. What a search forbids is not judged: an output that
+    the model thinks more probable is within tolerance.
 
     Args:
         translator: The `Translator`, with the search it was exported with.
@@ -137,7 +147,8 @@ def verify_export(
         lines: Texts to translate, a sequence of strings.
         tolerance: In nats. 0.01 suits float32; weights of `"int8"` need more,
             such as 0.1, and so does a translator that computes in bfloat16.
-        expected: What the translator says, where that is known already.
+        expected: What `translator(lines, return_scores=True)` gives, where
+            that is known already.
 
     Returns:
         An `ExportReport`.
@@ -147,8 +158,9 @@ def verify_export(
         ImportError: If a LiteRT file is to be run without ai-edge-litert.
         RuntimeError: If the process that runs the export fails.
         TypeError: If `lines` are no strings.
-        ValueError: If there are no lines, or the export is damaged or not one
-            of `export_saved_model` or `export_litert`.
+        ValueError: If there are no lines, `expected` is not of as many, or
+            the export is damaged or not one of `export_saved_model` or
+            `export_litert`.
     """
     check_finite(tolerance=tolerance)
     if tolerance < 0:
@@ -162,9 +174,15 @@ def verify_export(
     path = os.fspath(path)
     kind, foreign = _inspected(path)
     if expected is None:
-        expected = translator(lines)
+        expected = translator(lines, return_scores=True)
+    expected, expected_scores = expected
+    if len(expected) != len(lines):
+        raise ValueError(
+            "`expected` must be a translation for each line, and the scores. "
+            f"Received: {len(expected)} for {len(lines)} lines."
+        )
     measured = _measured(kind, path, lines)
-    found = measured.pop("translations")
+    found, scores = measured.pop("translations"), measured.pop("scores")
     if _num_hypotheses(found) != _num_hypotheses(expected):
         raise ValueError(
             "The export must have the search of the translator. Received: "
@@ -189,6 +207,10 @@ def verify_export(
         identical=len(lines) - len(differences),
         beyond_tolerance=sum(x.severity > tolerance for x in differences),
         tolerance=tolerance,
+        score_gap=_score_gap(
+            *(translator.target_tokenizer, expected, found),
+            *(expected_scores, scores),
+        ),
         first_difference=differences[0] if differences else None,
         worst_difference=max(
             differences, key=lambda x: x.severity, default=None
@@ -255,6 +277,21 @@ def _unequal(expected, found):
         expected, found = [expected], [found]
     pairs = zip(expected, found, strict=True)
     return [pair for pair in pairs if len({*pair}) > 1]
+
+
+def _score_gap(tokenizer, expected, found, expected_scores, scores):
+    """The largest difference of the scores of the same text."""
+    shape = (len(expected), -1)
+    texts = np.reshape(np.array(expected, object), shape)
+    is_same = texts == np.reshape(np.array(found, object), shape)
+    expected_scores, scores = (
+        np.reshape(x, shape)[is_same] for x in (expected_scores, scores)
+    )
+    lengths = [len(ids) + 1 for ids in tokenizer.encode([*texts[is_same]])]
+    # What does not exist has an infinite score, on both sides.
+    unequal = expected_scores != scores
+    gaps = np.abs(expected_scores[unequal] - scores[unequal])
+    return float(np.max(gaps / np.array(lengths)[unequal], initial=0.0))
 
 
 def _differences(translator, lines, unequal):

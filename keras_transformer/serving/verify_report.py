@@ -16,6 +16,9 @@ PARTS = {
         if report.worst_difference
         else "0"
     ),
+    "largest score difference, nats per token": lambda report: (
+        f"{report.score_gap:.2g}"
+    ),
     "size, MB": lambda report: f"{report.size_bytes / 1e6:.1f}",
     "load, seconds": lambda report: f"{report.load_seconds:.2f}",
     "a sentence, milliseconds": lambda report: (

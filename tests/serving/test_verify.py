@@ -34,13 +34,17 @@ def with_weights(translator, change):
     return kt.Translator(model, translator.tokenizer)
 
 
-def pretend(monkeypatch, translations):
-    """Lets the export say this."""
+def pretend(monkeypatch, translations, scores=None):
+    """Lets the export say this, by default with the right scores."""
+    if scores is None:
+        scores = np.zeros(len(translations))
+        monkeypatch.setattr(verify, "_score_gap", lambda *_: 0.0)
     monkeypatch.setattr(
         verify,
         "_measured",
         lambda format, path, lines: {
             "translations": translations,
+            "scores": scores.tolist(),
             "load_seconds": 1.0,
             "seconds_per_sentence": 2.0,
             "peak_memory_bytes": 3,
@@ -152,11 +156,62 @@ def test_tie_is_no_fault(small, monkeypatch):
     pretend(monkeypatch, found)
     report = kt.verify_export(
         *(indifferent, small.saved_model, LINES), tolerance=1e-4,
-        expected=expected,
+        expected=(expected, np.zeros(len(LINES))),
     )  # fmt: skip
     assert (report.identical, report.beyond_tolerance) == (2, 0)
     assert report.passed
     assert abs(report.first_difference.token_gap) < 1e-4
+
+
+def test_another_search_is_a_fault(small, monkeypatch):
+    translator = kt.Translator(
+        small.translator.model,
+        small.translator.tokenizer,
+        search=kt.BeamSearch(4, length_penalty=0),
+    )
+    pretend(monkeypatch, small.translator(LINES))
+    report = kt.verify_export(translator, small.saved_model, LINES)
+    assert report.beyond_tolerance > 0
+
+
+@pytest.mark.parametrize(
+    ("token_gap", "gap", "severity"),
+    [
+        (2.0, 3.0, 2.0),
+        (-2.0, 3.0, 2.0),  # more probable, but where does it lead
+        (-0.001, 3.0, 0.001),  # a tie
+        (2.0, -3.0, -3.0),  # better than what the translator found
+        (np.inf, np.inf, np.inf),
+    ],
+)
+def test_a_more_probable_token_is_no_excuse(token_gap, gap, severity):
+    texts = ["a", "b", "c", 0, "b", "c", -1.0, -2.0]
+    assert verify.Difference(1, *texts, token_gap, gap).severity == severity
+
+
+def test_other_scores_are_a_fault(small, monkeypatch):
+    translator = kt.Translator(
+        small.translator.model,
+        small.translator.tokenizer,
+        search=kt.BeamSearch(3, num_hypotheses=2),
+    )
+    found, scores = translator(LINES, return_scores=True)
+    assert scores[1].tolist() == [0, -np.inf]  # empty text has one translation
+    pretend(monkeypatch, found, scores)
+    report = kt.verify_export(translator, small.saved_model, LINES)
+    assert report.passed
+    assert report.score_gap == 0
+    pretend(monkeypatch, found, 2 * scores)
+    report = kt.verify_export(translator, small.saved_model, LINES)
+    assert (report.identical, report.beyond_tolerance) == (5, 0)
+    assert not report.passed
+    ids = translator.target_tokenizer.encode(sum(found, []))
+    lengths = np.reshape([len(row) + 1 for row in ids], scores.shape)
+    gaps = np.abs(scores / lengths)
+    np.testing.assert_allclose(
+        report.score_gap, gaps[np.isfinite(scores)].max(), rtol=1e-5
+    )
+    assert report.score_gap > report.tolerance
 
 
 def test_text_made_of_nothing_is_a_fault(small, monkeypatch):
@@ -226,7 +281,7 @@ def test_text_as_long_as_the_model_takes_is_no_excuse(
         translator,
         small.saved_model,
         LINES[:1],
-        expected=["Katze sieht Hund " * 40],
+        expected=(["Katze sieht Hund " * 40], np.zeros(1)),
     )
     assert not report.passed
 
@@ -253,6 +308,8 @@ def test_arguments_are_checked(small):
         kt.verify_export(*check, ["fox"], tolerance=-0.5)
     with pytest.raises(ValueError, match="`tolerance` must be finite"):
         kt.verify_export(*check, ["fox"], tolerance=np.nan)
+    with pytest.raises(ValueError, match="`expected` must.*: 0 for 1 lines"):
+        kt.verify_export(*check, ["fox"], expected=([], np.zeros(0)))
 
 
 def test_damaged_weights_are_named(small, tmp_path):
