@@ -40,11 +40,11 @@ def translation_dataset(
 ) -> tf.data.Dataset:
     """Makes batches for `Transformer.fit` from sentence pairs.
 
-    The text is split into ids once, here, and kept in memory (4 bytes a
-    token). Pairs of like length share a batch, as in section 5.1, and are
-    padded to the same few lengths, so that a compiled model sees few shapes:
-    a batch of length `L` always has `tokens_per_batch // L` rows, the last
-    one of an epoch filled up with rows of padding, which have no weight.
+    The text is split into ids once, here, and kept in memory (4 bytes a token,
+    about 100 a pair). Pairs of like length share a batch, as in section 5.1,
+    and are padded to the same few lengths, so that a compiled model sees few
+    shapes: a batch of length `L` always has `tokens_per_batch // L` rows, one
+    of each length filled up with rows of padding, which have no weight.
 
     Args:
         source: A path, paths, or lines of source text; or a `tf.data.Dataset`
@@ -94,10 +94,7 @@ def translation_dataset(
         max_length=max_length,
         verbose=verbose,
     )
-    order = tf.data.Dataset.range(len(corpus))
-    if shuffle:
-        order = order.shuffle(len(corpus), seed=seed)
-    return corpus.batches(order)
+    return corpus.shuffled(seed) if shuffle else corpus.in_order()
 
 
 def read_corpus(
@@ -186,11 +183,63 @@ class Corpus:
             skip: Batches to leave out at the beginning.
         """
         generator = np.random.default_rng([seed, epoch])
-        order = generator.permutation(len(self))
-        return self.batches(tf.data.Dataset.from_tensor_slices(order), skip)
+        return self._assembled(
+            _slices(*self._grouped(generator)).skip(skip),
+            self.num_batches() - skip,
+        )
 
-    def batches(self, order: tf.data.Dataset, skip: int = 0):
-        """Groups the pairs, in an order of their numbers, into batches."""
+    def shuffled(self, seed: int | None = None) -> tf.data.Dataset:
+        """The batches, in an order of its own each time they are iterated."""
+
+        def grouped(number):
+            found = tf.numpy_function(
+                lambda number: self._grouped(np.random.default_rng(number)),
+                [number],
+                [tf.int64] * 3,
+            )
+            for x in found:
+                x.set_shape([None])
+            return _slices(*found)
+
+        numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+        return self._assembled(
+            numbers.take(1).flat_map(grouped), self.num_batches()
+        )
+
+    def in_order(self) -> tf.data.Dataset:
+        """The batches by their first pairs, which are in order themselves."""
+        return self._assembled(_slices(*self._grouped()), self.num_batches())
+
+    def _grouped(self, generator=None):
+        """Groups pairs of like length into batches.
+
+        Shuffled pairs first, then the batches: the few that are not full, in
+        which a pair counts for more, come anywhere.
+
+        Args:
+            generator: Of random numbers, from NumPy; none to shuffle nothing.
+
+        Returns:
+            Int64 arrays: the pairs of one batch after another, and where each
+            batch begins and ends.
+        """
+        _, bucket_of_pair, rows_of_bucket = self._buckets()
+        pairs = np.arange(len(self))
+        if generator is not None:
+            generator.shuffle(pairs)
+        pairs = pairs[np.argsort(bucket_of_pair[pairs], kind="stable")]
+        bucket = bucket_of_pair[pairs]
+        place = np.arange(len(self)) - np.searchsorted(bucket, bucket)
+        starts = np.flatnonzero(place % rows_of_bucket[bucket] == 0)
+        ends = np.append(starts[1:], len(self))
+        if generator is None:
+            order = np.argsort(pairs[starts])
+        else:
+            order = generator.permutation(len(starts))
+        return pairs, starts[order], ends[order]
+
+    def _assembled(self, batches, count):
+        """Makes what `fit` takes of a dataset of the pairs of each batch."""
         buckets, bucket_of_pair, rows_of_bucket = (
             tf.constant(array, tf.int64) for array in self._buckets()
         )
@@ -215,20 +264,8 @@ class Corpus:
             return inputs, labels, tf.cast(labels != 0, tf.float32)
 
         return (
-            order.group_by_window(
-                key_func=lambda pair: bucket_of_pair[pair],
-                reduce_func=lambda bucket, pairs: pairs.batch(
-                    rows_of_bucket[bucket]
-                ),
-                window_size_func=lambda bucket: rows_of_bucket[bucket],
-            )
-            .skip(skip)
-            .map(assemble, num_parallel_calls=ASSEMBLED_AT_ONCE)
-            .apply(
-                tf.data.experimental.assert_cardinality(
-                    self.num_batches() - skip
-                )
-            )
+            batches.map(assemble, num_parallel_calls=ASSEMBLED_AT_ONCE)
+            .apply(tf.data.experimental.assert_cardinality(count))
             .prefetch(ASSEMBLED_AT_ONCE)
             .with_options(_without_autotuning())
         )
@@ -253,6 +290,13 @@ class Corpus:
                 f"{self.max_length} tokens"
             )
         return text
+
+
+def _slices(x, starts, ends):
+    """A dataset of parts of a vector."""
+    x = tf.convert_to_tensor(x)
+    places = tf.data.Dataset.from_tensor_slices((starts, ends))
+    return places.map(lambda start, end: x[start:end])
 
 
 def _without_autotuning():

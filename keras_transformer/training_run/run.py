@@ -277,9 +277,7 @@ class TrainingRun(TrainingOptions):
         self.validation_data = self.validation_lines = None
         if validation:
             corpus = self._corpus(*validation, tokenizers)
-            self.validation_data = corpus.batches(
-                tf.data.Dataset.range(len(corpus))
-            )
+            self.validation_data = corpus.in_order()
             self.validation_lines = [[*read_lines(path)] for path in validation]
 
     def _corpus(self, source, target, tokenizers):

@@ -1,8 +1,10 @@
 """Batches for `fit`: what is in them, how many, in which order."""
 
 import collections
+import dataclasses
 import doctest
 import re
+import tracemalloc
 
 import hypothesis
 import keras
@@ -244,6 +246,37 @@ def test_epoch_can_begin_at_any_batch(corpus, skip):
     for found, expected in zip(batches(rest), whole[skip:], strict=True):
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_batches_that_are_not_full_come_anywhere(corpus):
+    """Not together at the end, where each would undo a part of an epoch."""
+    places = []
+    for epoch in range(8):
+        full = [
+            labels.any(axis=1).all()
+            for _, _, labels, _ in batches(corpus.epoch(seed=5, epoch=epoch))
+        ]
+        places += [
+            place / len(full)
+            for place, is_full in enumerate(full)
+            if not is_full
+        ]
+    assert len(places) > 40
+    assert 0.35 < np.mean(places) < 0.65
+
+
+def test_orders_are_made_with_little_memory(corpus):
+    pairs = 1_000_000
+    lengths = np.random.default_rng(1).integers(2, MAX_LENGTH, pairs)
+    corpus = dataclasses.replace(corpus, lengths=lengths)
+    tracemalloc.start()
+    found, starts, ends = corpus._grouped(np.random.default_rng(1))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 80 * pairs
+    assert np.array_equal(np.sort(found), np.arange(pairs))
+    assert np.sum(ends - starts) == pairs
+    assert len(starts) == corpus.num_batches()
 
 
 def test_without_seed_orders_differ(make, english, german):
