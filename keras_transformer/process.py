@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 
 from keras_transformer.atomic import remove_unfinished
 
@@ -67,7 +68,12 @@ def write_utf_8():
 
 @contextlib.contextmanager
 def signals_handled(handler, *numbers):
-    """Has a handler inside for signals that are not ignored, as by `nohup`."""
+    """Has a handler inside for signals that are not ignored, as by `nohup`.
+
+    In the main thread: Python lets no other one have handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        numbers = ()
     before = {number: signal.getsignal(number) for number in numbers}
     for number, old in before.items():
         if old is not signal.SIG_IGN:

@@ -5,6 +5,7 @@ import hashlib
 import io
 import operator
 import os
+import random
 import re
 
 import numpy as np
@@ -123,6 +124,9 @@ class Tokenizer:
                 for, in [0.98, 1]. For Chinese or Japanese 0.9995 is usual.
             verbose: 0 is silent, 1 shows a progress bar.
 
+        Of more than two million lines a sample is learned from, the same one
+        each time.
+
         Raises:
             FileNotFoundError: If a path is no file.
             ValueError: If there is no text, the vocabulary is larger than the
@@ -145,20 +149,19 @@ class Tokenizer:
                 f"character_coverage={character_coverage}."
             )
         console = rich.console.Console(stderr=True)
-        counted = _Counted(
-            track(
-                lines_of(files_or_lines),
-                description="Reading text",
-                total=None,
-                console=console,
-                disable=not verbose or not console.is_terminal,
-                transient=True,
-            )
+        lines = track(
+            lines_of(files_or_lines),
+            description="Reading text",
+            total=None,
+            console=console,
+            disable=not verbose or not console.is_terminal,
+            transient=True,
         )
+        kept, count = _sampled(lines, MAX_TRAINING_LINES)
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(counted),
+                sentence_iterator=iter(kept),
                 model_writer=model,
                 vocab_size=vocabulary_size,
                 model_type=model_type,
@@ -169,18 +172,14 @@ class Tokenizer:
                 unk_id=UNKNOWN_TOKEN_ID,
                 bos_id=START_TOKEN_ID,
                 eos_id=END_TOKEN_ID,
-                input_sentence_size=MAX_TRAINING_LINES,
-                shuffle_input_sentence=True,
                 # In bytes; it would leave longer ones out, and not say so.
                 max_sentence_length=2**30,
                 num_threads=os.cpu_count(),
                 minloglevel=2,
             )
         except RuntimeError as error:
-            if counted.error:  # about the text, not the training
-                raise counted.error from None
             name = name_of(files_or_lines)
-            text = f"{counted.count} lines"
+            text = f"{count} lines"
             if name != "lines":
                 text += f" in {name}"
             raise _training_error(str(error), vocabulary_size, text) from error
@@ -441,23 +440,24 @@ def _with_our_special_ids(model):
     return proto.SerializeToString()
 
 
-class _Counted:
-    """Counts what passes, and keeps the error that ends it."""
+def _sampled(lines, most):
+    """Reads lines, and keeps `most` of them, the same ones each time.
 
-    def __init__(self, items):
-        self.items = items
-        self.count = 0
-        self.error = None
+    SentencePiece itself would draw others each time.
 
-    def __iter__(self):
-        try:
-            for item in self.items:
-                self.count += 1
-                check_encodable(item, f"line {self.count}")
-                yield item
-        except (OSError, TypeError, ValueError) as error:
-            self.error = error
-            raise
+    Returns:
+        The lines kept, and the number of all.
+    """
+    generator = random.Random(0)
+    kept = []
+    count = 0
+    for count, line in enumerate(lines, 1):
+        check_encodable(line, f"line {count}")
+        if count <= most:
+            kept.append(line)
+        elif (place := generator.randrange(count)) < most:
+            kept[place] = line
+    return kept, count
 
 
 def _training_error(message, vocabulary_size, text):

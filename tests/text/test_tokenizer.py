@@ -5,6 +5,7 @@ import io
 import re
 
 import hypothesis
+import keras
 import numpy as np
 import pytest
 import sentencepiece
@@ -598,6 +599,30 @@ def test_empty_file_is_an_error(tmp_path):
     path.touch()
     with pytest.raises(ValueError, match="must not be empty. Received: 0 line"):
         kt.Tokenizer.train(path, verbose=0)
+
+
+def test_a_sample_of_many_lines_is_the_same_each_time(lines, monkeypatch):
+    monkeypatch.setattr(tokenizer_module, "MAX_TRAINING_LINES", len(lines) // 2)
+    models = set()
+    for seed in (1, 2):
+        keras.utils.set_random_seed(seed)
+        models.add(kt.Tokenizer.train(lines, 300, verbose=0).model)
+    assert len(models) == 1
+    numbers = [str(number) for number in range(1000)]
+    kept, count = tokenizer_module._sampled(iter(numbers), 100)
+    assert (len(kept), len(set(kept)), count) == (100, 100, 1000)
+    assert 400 < np.mean([*map(int, kept)]) < 600
+    assert tokenizer_module._sampled(numbers, 1000) == (numbers, 1000)
+
+
+@pytest.mark.parametrize("error", [EOFError, KeyboardInterrupt, RuntimeError])
+def test_what_ends_the_text_ends_training(lines, error):
+    def text():
+        yield from lines
+        raise error("no more")
+
+    with pytest.raises(error, match="no more"):
+        kt.Tokenizer.train(text(), 300, verbose=0)
 
 
 @pytest.mark.parametrize("coverage", [0, -0.5, 1.01, float("nan")])
