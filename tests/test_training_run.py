@@ -361,6 +361,24 @@ def test_without_any_whole_checkpoint_training_does_not_start_anew(
             train(copied, text, trained.settings)
 
 
+def test_without_its_checkpoints_training_does_not_start_anew(
+    trained, copied, text
+):
+    shutil.rmtree(copied / "training/checkpoints")
+    saved = (copied / "translator.json").read_bytes()
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match="checkpoints .* missing. Put them"
+        ):
+            train(copied, text, trained.settings)
+    assert (copied / "translator.json").read_bytes() == saved
+    # A process may have been killed while it wrote the first.
+    log = copied / "training/log.csv"
+    log.write_text("".join(log.read_text().splitlines(True)[:2]))
+    train(copied, text, trained.settings)
+    assert_same(copied, trained)
+
+
 def test_checkpoint_of_another_size_names_the_first_weight(
     trained, copied, text, monkeypatch
 ):

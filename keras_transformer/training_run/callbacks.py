@@ -12,6 +12,7 @@ import keras
 from keras_transformer.atomic import write_file
 from keras_transformer.event_log import EventLog
 from keras_transformer.training_run.curves import draw_curves
+from keras_transformer.training_run.folder import LOG
 from keras_transformer.translator import first_of
 from keras_transformer.weights import check_finite_model
 
@@ -125,7 +126,7 @@ class Report(keras.callbacks.Callback):
     def _write_logs(self, epoch, values):
         folder = self.run.folder
         history = self.run.history
-        write_file(folder.path("log.csv"), _table(history).encode())
+        write_file(folder.path(LOG), _table(history).encode())
         for part, log in self.logs.items():
             of_part = {
                 name.removeprefix("val_"): value

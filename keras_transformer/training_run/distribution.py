@@ -158,6 +158,9 @@ def distributed(name: str | None, seed: int):
         RuntimeError: If another process is lost.
         ValueError: If nothing says which processes there are.
     """
+    if keras.backend.backend() == "jax":
+        # TensorFlow reads text here, and would take the memory of the GPUs.
+        tf.config.set_visible_devices([], "GPU")
     if name is None:
         yield Distribution()
     elif name == "mirrored":
@@ -172,8 +175,6 @@ def distributed(name: str | None, seed: int):
 def _multihost(seed):
     import jax
 
-    # TensorFlow reads text here, and would take the memory of the GPUs.
-    tf.config.set_visible_devices([], "GPU")
     keras.utils.set_random_seed(seed)
     if not jax.distributed.is_initialized():
         try:

@@ -23,6 +23,7 @@ TOKENIZER = "tokenizer.model"
 TARGET_TOKENIZER = "target_tokenizer.model"
 COMMANDS = "commands.txt"
 START = "start"
+LOG = "log.csv"
 # All that a training writes beside its lock.
 WRITTEN = (
     SETTINGS,
@@ -32,7 +33,7 @@ WRITTEN = (
     START,
     "checkpoints",
     "tensorboard",
-    "log.csv",
+    LOG,
     "curves.png",
 )
 
@@ -195,6 +196,14 @@ class RunFolder:
         if os.path.exists(self.path(TARGET_TOKENIZER)):
             names.append(TARGET_TOKENIZER)
         return [Tokenizer.load(self.path(name)) for name in names]
+
+    def epochs_logged(self) -> int:
+        """The epochs that a training has come to, as its log has them."""
+        try:
+            with open(self.path(LOG), encoding="utf-8") as file:
+                return len(file.readlines()) - 1  # without the names
+        except FileNotFoundError:
+            return 0
 
     def add_command(self, command: str):
         """Notes the command line of a start, after those before it."""

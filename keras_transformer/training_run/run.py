@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_file
+from keras_transformer.process import signals_handled
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.text.lines import lines_of
@@ -223,19 +225,18 @@ class TrainingRun(TrainingOptions):
         texts = [[source, target]]
         if self.separate_vocabularies:
             texts = [[source], [target]]
-        return [
-            Tokenizer.train(
-                text,
-                vocabulary_size=self.vocabulary_size,
-                model_type=self.model_type,
-                character_coverage=(
-                    1.0
-                    if self.character_coverage is None
-                    else self.character_coverage
-                ),
-            )
-            for text in texts
-        ]
+        coverage = self.character_coverage
+        # SentencePiece would let Ctrl-C wait, and nothing is written yet.
+        with signals_handled(signal.SIG_DFL, signal.SIGINT):
+            return [
+                Tokenizer.train(
+                    text,
+                    vocabulary_size=self.vocabulary_size,
+                    model_type=self.model_type,
+                    character_coverage=1.0 if coverage is None else coverage,
+                )
+                for text in texts
+            ]
 
     def _begin(self, stack, goes_on, data, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
@@ -445,6 +446,13 @@ class TrainingRun(TrainingOptions):
         def read():
             nonlocal newest
             newest = Checkpoint.newest(self.folder.path("checkpoints"))
+            # A process that is killed while it writes the first leaves one.
+            if not newest.tensors and self.folder.epochs_logged() > 1:
+                raise ValueError(
+                    f"The checkpoints of the training in {self.output} are "
+                    "missing. Put them back, or pass `--overwrite` to start "
+                    "anew."
+                )
             return dataclasses.replace(newest, tensors={})
 
         start = self.distribution.by_chief(read)
