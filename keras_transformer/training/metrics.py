@@ -29,6 +29,7 @@ class TokenAccuracy(keras.metrics.Mean):
 
     def __init__(self, name: str = "token_accuracy", dtype=None):
         super().__init__(name=name, dtype=dtype)
+        self._direction = "up"  # for callbacks of Keras that look for the best
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
@@ -62,6 +63,7 @@ class Perplexity(keras.metrics.Mean):
 
     def __init__(self, name: str = "perplexity", dtype=None):
         super().__init__(name=name, dtype=dtype)
+        self._direction = "down"  # for callbacks of Keras
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""

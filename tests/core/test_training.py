@@ -447,6 +447,27 @@ def test_metrics_can_be_saved(kind):
     assert again.name == "someone"
 
 
+@pytest.mark.parametrize(
+    ("name", "is_better"),
+    [("perplexity", np.less), ("token_accuracy", np.greater)],
+)
+def test_callbacks_know_which_values_are_better(name, is_better):
+    model = keras.Sequential(
+        [keras.Input((None,)), keras.layers.Embedding(V, V)]
+    )
+    model.compile(
+        loss=kt.LabelSmoothedCrossentropy(),
+        weighted_metrics=[kt.Perplexity(), kt.TokenAccuracy()],
+    )
+    stop = keras.callbacks.EarlyStopping(name, patience=1)
+    model.fit(LABELS, LABELS, verbose=0, callbacks=[stop])
+    one, other = np.array([1.0, 1.0]), np.array([1.0, 2.0])
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(stop.monitor_op(other, one)),
+        is_better(other, one),
+    )
+
+
 # All together.
 
 
