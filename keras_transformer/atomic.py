@@ -61,12 +61,12 @@ def new_folder(path, check: Callable):
     """Gives a folder to fill, which becomes `path` when the block ends well.
 
     Args:
-        path: The folder to be. What is there is replaced.
+        path: The folder to be. What is there is replaced; a link stays one.
         check: Called before and after the block; raises if it may not be:
             see `check_replaceable`.
     """
     check()
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.realpath(path)
     parent, name = os.path.split(path)
     os.makedirs(parent, exist_ok=True)
     partial = _beside(path)
@@ -138,6 +138,7 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
         kind: What a message calls a folder of that kind.
         mark: A file that every folder of that kind has.
     """
+    path = os.path.realpath(path)
     if os.path.ismount(path):
         raise FileExistsError(
             f"{os.fspath(path)!r} is where a file system is mounted, and "

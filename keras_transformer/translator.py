@@ -58,7 +58,8 @@ class Translator:
         min_length: Least tokens of a translation before its end, if the
             default of `max_length` and the model's own leave room for them.
         max_length: Most tokens of a translation; by default the tokens of the
-            source + 50 (section 6.1).
+            source + 50 (section 6.1). The more, the fewer texts are decoded
+            at once, as there must be memory for all of them.
         target_prefix: A sequence of strings, one for each text, that the
             translations begin with.
         return_scores: Whether to return the scores as well.
@@ -266,17 +267,18 @@ class Translator:
 
         Args:
             dtype: A Keras dtype policy, such as `"float32"` for one that was
-                trained in `"mixed_bfloat16"`.
+                trained in `"mixed_bfloat16"`. With the one that it has
+                already, the two share the model.
         """
         dtype = keras.dtype_policies.get(dtype)
-        if dtype == self.model.dtype_policy:
-            return self
-        self._check_plain()
-        model = type(self.model).from_config(
-            {**self.model.get_config(), "dtype": dtype}
-        )
-        hold_weights(self.model)
-        model.set_weights(self.model.get_weights())
+        model = self.model
+        if dtype != model.dtype_policy:
+            self._check_plain()
+            model = type(model).from_config(
+                {**model.get_config(), "dtype": dtype}
+            )
+            hold_weights(self.model)
+            model.set_weights(self.model.get_weights())
         return Translator(
             model, self.tokenizer, self.target_tokenizer, self.search
         )
@@ -456,7 +458,8 @@ class Translator:
             for source, target in zip(sources, targets, strict=True)
         ]
         tokens = LOGITS_PER_BATCH // self.model.vocabulary_size
-        for batch in batches_by_length(longest, max(tokens, 1)):
+        tokens = min(max(tokens, 1), TOKENS_PER_BATCH)
+        for batch in batches_by_length(longest, tokens):
             yield (
                 batch,
                 padded([sources[index] for index in batch]),

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 import shutil
 import signal
 import stat
@@ -28,6 +29,22 @@ def test_a_link_stays_one(tmp_path):
     assert link.is_symlink()
     assert file.read_bytes() == b"new"
     assert os.listdir(file.parent) == ["file"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_link_to_a_folder_stays_one(tmp_path, exists):
+    folder, link = tmp_path / "there" / "1", tmp_path / "current"
+    folder.parent.mkdir()
+    if exists:
+        folder.mkdir()
+        (folder / "mark").touch()
+    link.symlink_to(folder)
+    check = functools.partial(check_replaceable, link, True, "a model", "mark")
+    with new_folder(link, check) as new:
+        (pathlib.Path(new) / "new").touch()
+    assert link.is_symlink()
+    assert os.listdir(folder) == ["new"]
+    assert os.listdir(folder.parent) == ["1"]
 
 
 @pytest.mark.parametrize("as_function", [False, True])
@@ -151,7 +168,7 @@ def test_where_a_file_system_is_mounted_nothing_is_replaced(
     tmp_path, monkeypatch
 ):
     check_replaceable(tmp_path, False, "a model", "mark")
-    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))
     with pytest.raises(FileExistsError, match="mounted.*a folder in it"):
         check_replaceable(tmp_path, True, "a model", "mark")
 

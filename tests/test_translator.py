@@ -364,7 +364,10 @@ def test_the_same_in_another_dtype(translator):
     whole = half.with_dtype("float32")
     assert_same(whole, translator)
     assert whole(TEXTS) == translator(TEXTS)
-    assert whole.with_dtype("float32") is whole
+    again = whole.with_dtype("float32")
+    assert again.model is whole.model
+    again.search = kt.BeamSearch(2)
+    assert whole.search is translator.search
 
 
 def test_other_dtype_keeps_the_class_of_the_model(translator):
@@ -483,6 +486,12 @@ def test_scoring_takes_batches_by_their_logits(translator, monkeypatch):
     monkeypatch.setattr(translator_module, "LOGITS_PER_BATCH", logits)
     scores, _ = translator.score(texts, texts)
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
+    assert max(sizes) == 2 and sum(sizes) == len(texts)
+    # However small the vocabulary, there are not more tokens at once.
+    sizes.clear()
+    monkeypatch.setattr(translator_module, "LOGITS_PER_BATCH", 2**40)
+    monkeypatch.setattr(translator_module, "TOKENS_PER_BATCH", 120)
+    translator.score(texts, texts)
     assert max(sizes) == 2 and sum(sizes) == len(texts)
 
 
