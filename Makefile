@@ -1,4 +1,5 @@
-# Everything runs in .venv, made on first use from setup.cfg alone.
+# Everything runs in .venv, made on first use from setup.cfg alone, and anew where
+# PYTHON is given and another.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,7 +31,10 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 
 $(VENV)/installed: setup.cfg pyproject.toml
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	{ test "$(origin PYTHON)" = file || \
+		test "$$($(PYTHON) -V)" = "$$($(BIN)/python -V 2>/dev/null)"; } \
+		&& $(BIN)/python -m pip --version >/dev/null 2>&1 \
+		|| $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
 	touch $@
 

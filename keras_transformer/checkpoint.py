@@ -37,7 +37,9 @@ class Checkpoint:
     One file, written aside and renamed, with a checksum: a process that is
     killed at any moment leaves a whole one. A `fit` that is run again goes on
     as if it had not ended, where its data know the epoch that they begin
-    with; `keras-transformer train` does by itself.
+    with; `keras-transformer train` does by itself. Callbacks that look for the
+    best begin anew with each `fit`: keep what they have seen in `history`, and
+    call the `on_epoch_end` of `EarlyStopping` with it.
 
     Attributes:
         epoch: Epochs that have ended.

@@ -523,10 +523,11 @@ def verify(
     expected = translator(lines, return_scores=True)
     reports = []
     try:
-        for path in exports:
-            reports.append(
-                verify_export(translator, path, lines, tolerance, expected)
-            )
+        with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
+            for path in exports:
+                reports.append(
+                    verify_export(translator, path, lines, tolerance, expected)
+                )
     finally:  # an error of one does not lose what is known of others
         if reports:
             verify_report.show(

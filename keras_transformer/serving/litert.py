@@ -65,7 +65,9 @@ def export_litert(
     translator in no other thread while it is written.
 
     A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
-    and leaves `translate_text` out.
+    and leaves `translate_text` out. The search is fixed: a translation may have
+    50 tokens more than its source, and `Sampling` draws the same for a text
+    each time.
 
     Args:
         translator: A `Translator`.

@@ -42,8 +42,10 @@ def export_saved_model(translator, path, overwrite: bool = False):
       `--xla_cpu_compilation_enabled` for them.
 
     A search for `K` > 1 hypotheses adds an axis `K` to each output after `B`.
-    Any number of sentences may come in one call: the graph sorts them by
-    length and decodes them in batches of bounded size.
+    The search is fixed: a translation may have 50 tokens more than its source,
+    and `Sampling` draws the same for a text each time. Any number of sentences
+    may come in one call: the graph sorts them by length and decodes them in
+    batches of bounded size.
 
     A program that loads it needs tensorflow, and tensorflow-text for its
     operations; not this library. TensorFlow Serving finds requests to warm up

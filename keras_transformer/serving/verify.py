@@ -1,5 +1,6 @@
 """Whether an export says what the translator says, and what it costs."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -8,11 +9,11 @@ import os
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 
 import keras_transformer
+from keras_transformer.atomic import temporary_folder
 from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert
@@ -242,7 +243,7 @@ def _measured(kind, path, lines):
     if kind == "LiteRT":
         paths = (str(root), environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder, _while_alive() as alive:
         task, result = (pathlib.Path(folder) / name for name in ("task", "out"))
         content = {"format": kind, "path": path, "lines": lines}
         task.write_text(json.dumps(content), "utf-8")
@@ -250,6 +251,7 @@ def _measured(kind, path, lines):
         process = subprocess.run(
             [sys.executable, "-P", str(PROGRAM), str(task), str(result)],
             env=environment,
+            stdin=alive,
             capture_output=True,
             text=True,
             errors="replace",
@@ -265,6 +267,17 @@ def _measured(kind, path, lines):
         name, message = measured["error"]
         raise ERRORS.get(name, ValueError)(message)
     return measured
+
+
+@contextlib.contextmanager
+def _while_alive():
+    """Gives a file that has an end once this process has ended, however."""
+    end, alive = os.pipe()
+    try:
+        yield end
+    finally:
+        os.close(end)
+        os.close(alive)
 
 
 def _num_hypotheses(outputs):

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
+import time
 import types
 
 import numpy as np
@@ -339,6 +341,45 @@ def test_process_that_dies_is_named(small, tmp_path, monkeypatch):
     monkeypatch.setattr(verify, "PROGRAM", program)
     with pytest.raises(RuntimeError, match="ended with code 9. no memory"):
         kt.verify_export(small.translator, small.saved_model, LINES)
+
+
+def test_the_export_does_not_outlive_who_runs_it(tmp_path):
+    """Where that is killed there is no time to tell it."""
+    pid = tmp_path / "pid"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib, sys, threading, time\n"
+        "from keras_transformer.serving.run_export import end_with_parent\n"
+        "threading.Thread(target=end_with_parent, daemon=True).start()\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    runner = (
+        "import pathlib\n"
+        "from keras_transformer.serving import verify\n"
+        f"verify.PROGRAM = pathlib.Path({str(program)!r})\n"
+        "verify._measured('SavedModel', 'x', ['fox'])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", runner]) as process:
+        wait_until(lambda: pid.exists() and pid.read_text())
+        os.kill(int(pid.read_text()), 0)
+        process.kill()
+    wait_until(lambda: has_ended(pid.read_text()))
+
+
+def has_ended(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_missing_package_is_named(small, tmp_path, monkeypatch):
