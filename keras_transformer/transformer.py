@@ -408,6 +408,7 @@ class Transformer(Freezable, keras.Model):
         if self.optimizer is not None and not self.optimizer.built:
             with contextlib.suppress(ValueError):
                 self.build_all()
+            if all(layer.built for layer in self._flatten_layers()):
                 self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
 
