@@ -76,7 +76,6 @@ for num_workers in (2, 3):
 
 @pytest.mark.slow
 def test_litert_workers_share_a_batch(tmp_path):
-    pytest.importorskip("ai_edge_litert")
     process = subprocess.run(
         [sys.executable, "-c", SHARE_A_BATCH, tmp_path],
         env={**os.environ, "PYTHONPATH": str(BENCHMARKS)},

@@ -1020,7 +1020,6 @@ def test_export_writes_a_saved_model(trained, tmp_path):
 
 
 def test_export_writes_a_ctranslate2_model(trained, tmp_path):
-    pytest.importorskip("ctranslate2")
     options = ("--format", "ctranslate2")
     result = run("export", trained.folder, tmp_path / "ct2", *options)
     assert result.code == 0, result.errors

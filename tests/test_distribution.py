@@ -600,7 +600,8 @@ def test_what_cannot_be_distributed_says_so(name, message):
 
 
 def test_processes_that_are_not_named_are_an_error(monkeypatch):
-    jax = pytest.importorskip("jax")
+    import jax
+
     monkeypatch.setattr(
         keras.distribution, "initialize", lambda: jax.distributed.initialize()
     )
@@ -671,7 +672,8 @@ def test_devices_of_tensorflow_are_counted(monkeypatch):
 
 
 def test_devices_of_jax_are_counted(monkeypatch):
-    jax = pytest.importorskip("jax")
+    import jax
+
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     device = types.SimpleNamespace(platform="tpu")
     monkeypatch.setattr(jax, "local_devices", lambda: [device] * 4)
@@ -704,7 +706,8 @@ def test_what_the_chief_finds_is_the_outcome_in_all(monkeypatch):
 
 
 def test_processes_of_other_options_are_found(monkeypatch):
-    multihost_utils = pytest.importorskip("jax.experimental.multihost_utils")
+    from jax.experimental import multihost_utils
+
     sent = []
 
     def gather(digest):

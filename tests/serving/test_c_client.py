@@ -206,9 +206,6 @@ def test_usage(program):
     assert process.stdout.startswith(b"Usage: translate")
 
 
-@pytest.mark.skipif(
-    not os.path.exists("/dev/full"), reason="needs a device that is full"
-)
 def test_output_that_cannot_be_written_is_an_error(program, exported):
     _, path = exported["unigram"]
     with open("/dev/full", "wb") as full:

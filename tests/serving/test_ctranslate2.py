@@ -6,6 +6,7 @@ import json
 import os
 import sys
 
+import ctranslate2
 import keras
 import numpy as np
 import pytest
@@ -14,8 +15,6 @@ from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.serving import ctranslate2 as exporter
-
-ctranslate2 = pytest.importorskip("ctranslate2")
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import keras
 import numpy as np
 import pytest
+from ai_edge_litert import interpreter
 from tensorflow.lite.python import schema_py_generated as schema
 
 import keras_transformer as kt
 from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
 from keras_transformer.serving import litert_translator
-
-interpreter = pytest.importorskip("ai_edge_litert.interpreter")
 
 ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
 GERMAN = ["Katze sieht Hund", "Henne sieht Fuchs", "der Hund"] * 9

@@ -9,10 +9,6 @@ import pytest
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 
-pytestmark = pytest.mark.skipif(
-    not pathlib.Path("/proc/self/statm").exists(), reason="needs Linux"
-)
-
 
 @pytest.fixture(scope="module")
 def load_case():

@@ -500,7 +500,6 @@ except RuntimeError as error:
 
 @pytest.mark.slow
 def test_jax_reads_the_same_folder_and_refuses_to_export(exported, tmp_path):
-    pytest.importorskip("jax")
     translator, _ = exported["two bpe"]
     translator.save(tmp_path / "en-de")
     texts = ["the cat sees the dog", ""]

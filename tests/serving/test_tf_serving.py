@@ -14,6 +14,7 @@ import threading
 
 import pytest
 import tensorflow as tf
+import yaml
 
 FOLDER = pathlib.Path(__file__).parents[2] / "export" / "tf_serving"
 TEXTS = ["the cat sees the dog", "", 'the hen 😀 "sees" the fox\\n']
@@ -168,8 +169,7 @@ def test_rest_client_ends_with_what_reads_it(small, rest):
 @pytest.fixture(scope="module")
 def grpc_address(signatures):
     """The address of a server with TensorFlow Serving's gRPC interface."""
-    grpc = pytest.importorskip("grpc")
-    pytest.importorskip("tensorflow_serving")
+    import grpc
     from tensorflow_serving.apis import predict_pb2
     from tensorflow_serving.apis import prediction_service_pb2_grpc
 
@@ -219,7 +219,6 @@ def test_grpc_client_translates(small, grpc_address):
 
 
 def test_configuration_is_that_of_tensorflow_serving():
-    pytest.importorskip("tensorflow_serving")
     from google.protobuf import text_format
     from tensorflow_serving.config import model_server_config_pb2
 
@@ -232,7 +231,6 @@ def test_configuration_is_that_of_tensorflow_serving():
 
 
 def test_compose_file_mounts_what_its_command_names():
-    yaml = pytest.importorskip("yaml")
     content = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))
     service = content["services"]["tf_serving"]
     mounted = {}

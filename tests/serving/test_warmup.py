@@ -114,9 +114,10 @@ def test_long_requests_are_written_whole(parse):
 
 
 def test_requests_are_those_of_tensorflow_serving(small):
-    logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    from tensorflow_serving.apis import prediction_log_pb2
+
     path = small.saved_model / "assets.extra" / "tf_serving_warmup_requests"
     for record in tf.data.TFRecordDataset(str(path)):
-        log = logs.PredictionLog.FromString(record.numpy())
+        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
         assert log.WhichOneof("log_type") == "predict_log"
         assert log.predict_log.request.model_spec.signature_name
