@@ -31,7 +31,7 @@ class Sampling(IndependentSearch):
             ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)).
         num_hypotheses: Number of targets for each sentence, drawn each for
             itself and in no order.
-        seed: Integer that makes other drawings.
+        seed: Random seed, an integer.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
@@ -113,29 +113,32 @@ class Sampling(IndependentSearch):
             The ids of the tokens, int32 `(B, W)`.
         """
         size = logits.shape[-1]
-        size = size if self.top_k is None else min(self.top_k, size)
-        best, token_ids = top_k(logits, size)
-        is_possible = ops.greater(best, IMPOSSIBLE / 2)
-        mass = ops.exp((best - best[..., :1]) / self.temperature)
-        mass = ops.where(is_possible, mass, 0.0)
+        is_sorted = self.top_k is not None or self.top_p < 1
+        if is_sorted:
+            size = size if self.top_k is None else min(self.top_k, size)
+            logits, token_ids = top_k(logits, size)
+        largest = ops.max(logits, axis=-1, keepdims=True)
+        mass = ops.exp((logits - largest) / self.temperature)
+        mass = ops.where(ops.greater(logits, IMPOSSIBLE / 2), mass, 0.0)
         mass = mass / ops.sum(mass, axis=-1, keepdims=True)
-        before = ops.cumsum(mass, axis=-1) - mass
-        mass = ops.where(ops.less(before, self.top_p), mass, 0.0)
-        through = ops.cumsum(mass, axis=-1)
-        wanted = ops.expand_dims(share, 2) * through[..., -1:]
-        index = ops.sum(
-            ops.cast(ops.less_equal(through, wanted), "int32"),
-            axis=-1,
-            keepdims=True,
+        if self.top_p < 1:
+            before = ops.cumsum(mass, axis=-1) - mass
+            mass = ops.where(ops.less(before, self.top_p), mass, 0.0)
+        # Where no mass is, nothing ends, however a sum is rounded.
+        through = ops.where(
+            ops.greater(mass, 0.0), ops.cumsum(mass, axis=-1), 0.0
         )
-        # Rounding may point past the last token that can be drawn.
-        drawable = ops.sum(
-            ops.cast(ops.greater(mass, 0.0), "int32"), axis=-1, keepdims=True
+        wanted = ops.expand_dims(share, 2) * ops.max(
+            through, axis=-1, keepdims=True
         )
-        index = ops.minimum(index, ops.maximum(drawable - 1, 0))
-        index = ops.reshape(index, (-1, 1))
-        token_ids = ops.reshape(token_ids, (-1, size))
-        return ops.reshape(take_rows(token_ids, index), ops.shape(share))
+        # The first; of equal numbers `top_k` finds that.
+        ends = ops.cast(ops.greater(through, wanted), "float32")
+        _, index = top_k(ends, 1)
+        if is_sorted:
+            index = take_rows(
+                ops.reshape(token_ids, (-1, size)), ops.reshape(index, (-1, 1))
+            )
+        return ops.reshape(index, ops.shape(share))
 
 
 def seeds_of(ids):

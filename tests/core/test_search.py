@@ -15,6 +15,7 @@ import keras_transformer as kt
 from keras_transformer.search import Problem
 from keras_transformer.search import log_normalizer
 from keras_transformer.search import sampling
+from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 
@@ -657,6 +658,26 @@ def test_scores_of_samples_are_those_of_the_model():
     np.testing.assert_allclose(
         scores[0], [known[unpadded(row)] for row in target_ids[0]], atol=1e-4
     )
+
+
+@pytest.mark.parametrize("size", [40, 3001])
+def test_a_share_of_all_tokens_ends_in_one_that_has_some(size):
+    logits = np.random.default_rng(3).normal(size=size)
+    logits[[0, 5, size - 1]] = IMPOSSIBLE
+    masses = np.exp(logits / 0.8) * (logits > IMPOSSIBLE / 2)
+    through = np.cumsum(masses) / masses.sum()
+    tokens = [1, 4, 6, 30, size - 2]
+    shares = [through[token] - through[token - 1] for token in tokens]
+    shares = through[tokens] - np.array(shares) / 2
+    # From the least to the most that is drawn.
+    shares = np.array([0.0, *shares, 1 - 2.0**-23])
+    search = kt.Sampling(0.8, num_hypotheses=len(shares))
+    found = search._draw(
+        ops.tile(ops.array(logits, "float32"), (1, len(shares), 1)),
+        ops.array(shares[np.newaxis], "float32"),
+    )
+    found = ops.convert_to_numpy(found).tolist()
+    assert found == [[1, *tokens, size - 2]]
 
 
 def test_samples_of_a_large_vocabulary_are_those_of_a_sorted_one(monkeypatch):
