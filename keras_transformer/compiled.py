@@ -32,9 +32,14 @@ class Functions:
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
         """
-        # Layers that are quantised have others.
+        # What a user may change; layers that are quantised have other weights.
+        settings = (
+            self.model.max_length,
+            self.model.start_token_id,
+            self.model.end_token_id,
+        )
         weights = tuple(map(id, self.model.weights))
-        key = (key, weights, tuple(inputs), jit_compile)
+        key = (key, settings, weights, tuple(inputs), jit_compile)
         with self.lock:
             compiled = self.compiled.pop(key, None)
             if compiled is None:

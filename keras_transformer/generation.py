@@ -339,7 +339,6 @@ def _found(decode, inputs, jit_compile):
         written,
         decode.capacity,
         decode.needs_scores,
-        model.max_length,  # which a user may change
     )
     # A batch too small to shrink is compiled as one loop, without what goes on
     # between segments.

@@ -213,9 +213,14 @@ def test_scores_can_be_left_out(model, source_ids, search):
     np.testing.assert_array_equal(target_ids, expected)
 
 
-def make_small():
+def make_small(**options):
     return kt.Transformer(
-        V, num_layers=1, num_heads=N, hidden_dim=D, intermediate_dim=F
+        V,
+        num_layers=1,
+        num_heads=N,
+        hidden_dim=D,
+        intermediate_dim=F,
+        **options,
     )
 
 
@@ -287,6 +292,23 @@ def test_limit_may_be_changed():
         target_ids, _ = model.generate(source_ids, min_length=20)
         lengths.append(target_ids.shape[1])
     assert lengths == [4, 9]
+
+
+def test_start_and_end_token_may_be_changed():
+    model, other = make_small(), make_small(start_token_id=7, end_token_id=9)
+    other.set_weights(model.get_weights())
+    source_ids, target_ids = [[4, 5, 6, 3], [8, 3, 0, 0]], [[5, 4], [8, 0]]
+    before = model.generate(source_ids)[1], model.score(source_ids, target_ids)
+    model.start_token_id, model.end_token_id = 7, 9
+    expected = other.generate(source_ids)
+    for found, value in zip(model.generate(source_ids), expected, strict=True):
+        np.testing.assert_array_equal(found, value)
+    assert np.abs(before[0] - expected[1]).max() > 1e-3
+    scores, _ = model.score(source_ids, target_ids)
+    np.testing.assert_array_equal(
+        scores, other.score(source_ids, target_ids)[0]
+    )
+    assert np.abs(scores - before[1][0]).max() > 1e-3
 
 
 def test_capacity_is_needed_with_lengths(model):
