@@ -189,6 +189,8 @@ def _model_spec(translator, specs):
         model.num_heads,
         pre_norm=model.normalize_first,
         activation=specs.Activation[ACTIVATIONS[model.activation]],
+        # Attention that it returns is the mean of all heads, as ours is.
+        alignment_heads=model.num_heads,
     )
     _set_encoder(spec.encoder, model)
     _set_decoder(spec.decoder, model)

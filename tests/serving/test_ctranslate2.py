@@ -226,6 +226,25 @@ def test_beam_search_with_its_length_penalty_is_the_same(exported, alpha):
     np.testing.assert_allclose(found_scores, scores, **SCORE_TOLERANCE)
 
 
+def test_attention_is_the_mean_of_all_heads(exported):
+    translator, folder = exported["default"]
+    text = "the cat sees the dog"
+    target_ids, expected = translator.model.generate(
+        source_ids_of(translator.tokenizer, [text]),
+        max_length=MAX_LENGTH,
+        return_scores=False,
+        return_attention=True,
+    )
+    [result] = load(folder).translate_batch(
+        pieces_of(translator.tokenizer, [text]), **GREEDY, return_attention=True
+    )
+    [found] = result.attention
+    assert len(found) > 2
+    np.testing.assert_allclose(
+        found, expected[0, : len(found), : len(found[0])], atol=1e-4
+    )
+
+
 def test_some_targets_end_and_some_are_cut(exported):
     found = [
         row
