@@ -78,12 +78,12 @@ class Format(enum.StrEnum):
 
 def main():
     """Runs the command; errors of the user are one line and exit code 2."""
+    open_closed_streams()
+    write_utf_8()
     if "--traceback" in sys.argv:
         sys.argv.remove("--traceback")
         app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    open_closed_streams()
-    write_utf_8()
     try:
         app()
     except ERRORS as error:

@@ -5,12 +5,12 @@ import io
 import os
 import signal
 import sys
-import threading
 
 import keras
 
 from keras_transformer.atomic import write_file
 from keras_transformer.event_log import EventLog
+from keras_transformer.process import signals_handled
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.folder import LOG
 from keras_transformer.translator import first_of
@@ -59,21 +59,15 @@ class Interrupt:
         self.requested = False
 
     def __enter__(self):
-        self.handlers = {}
-        # Python lets the main thread alone handle signals.
-        if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGINT]
-            if not self.shared:
-                numbers.append(signal.SIGTERM)
-            for number in numbers:
-                if signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # as by `nohup`, or in the background
-                self.handlers[number] = signal.signal(number, self._on_signal)
+        numbers = [signal.SIGINT]
+        if not self.shared:
+            numbers.append(signal.SIGTERM)
+        self._handled = signals_handled(self._on_signal, *numbers)
+        self._handled.__enter__()
         return self
 
     def __exit__(self, *error):
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+        self._handled.__exit__(*error)
 
     def _on_signal(self, number, frame):
         if self.requested:
