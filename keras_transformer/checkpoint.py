@@ -35,11 +35,11 @@ class Checkpoint:
     """Where training is, and what it has come to.
 
     One file, written aside and renamed, with a checksum: a process that is
-    killed at any moment leaves a whole one. A `fit` that is run again goes on
-    as if it had not ended, where its data know the epoch that they begin
-    with; `keras-transformer train` does by itself. Callbacks that look for the
-    best begin anew with each `fit`: keep what they have seen in `history`, and
-    call the `on_epoch_end` of `EarlyStopping` with it.
+    killed at any moment leaves a whole one. A `fit` that starts from it goes
+    on as if it had not ended, provided that its dataset begins with the epoch
+    that follows; `keras-transformer train` does by itself. Callbacks that look
+    for the best begin anew with each `fit`: keep what they have seen in
+    `history`, and call the `on_epoch_end` of `EarlyStopping` with it.
 
     Attributes:
         epoch: Epochs that have ended.

@@ -36,8 +36,8 @@ class TokenEmbedding(Layer):
         inputs: Int tensor of ids, shape `(B, T)`; float tensor of shape
             `(B, T, D)` or `(B, D)` with `reverse=True`.
         reverse: Whether to compute logits from vectors.
-        training: Whether a loss may ask the logits for what they are the
-            product of.
+        training: Whether the logits remember what they are the product of,
+            so that a loss can do without their gradient.
 
     Returns:
         Float tensor of shape `(B, T, D)`; logits, the last axis `V` wide,

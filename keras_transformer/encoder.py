@@ -36,7 +36,8 @@ class EncoderLayer(Layer):
             has none.
         feed_forward_dropout: Share of the inner units of the feed-forward
             network to drop. The paper has none.
-        normalize_first: Whether to normalise before each sublayer.
+        normalize_first: Whether to normalise before each sublayer (pre-norm)
+            rather than after it (post-norm).
         activation: Keras activation of the feed-forward layer.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
@@ -193,7 +194,8 @@ class Encoder(Layer):
             has none.
         feed_forward_dropout: Share of the inner units of the feed-forward
             network to drop. The paper has none.
-        normalize_first: Whether to normalise before each sublayer.
+        normalize_first: Whether to normalise before each sublayer (pre-norm)
+            rather than after it (post-norm).
         activation: Keras activation of the feed-forward layers.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 

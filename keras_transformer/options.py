@@ -73,8 +73,8 @@ def _options(
     patience: Annotated[
         float | None,
         typer.Option(
-            help="Beam: goes on until width times so many have ended; with "
-            "--search beam until none can win."
+            help="Beam: stops when width times so many hypotheses have ended; "
+            "with --search beam, when none that goes on can win."
         ),
     ] = None,
     num_hypotheses: Annotated[

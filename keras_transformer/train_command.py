@@ -165,15 +165,15 @@ def train(
     average_last: Annotated[
         int,
         typer.Option(
-            help="Validate and save the mean of the weights after each of the "
-            "last epochs, so many; 0 for none."
+            help="Validate and save the mean of the weights of the last so "
+            "many epochs; 0 for none."
         ),
     ] = 0,
     average_decay: Annotated[
         float,
         typer.Option(
-            help="The same of all weights, each counting so much less than "
-            "the next, such as 0.999; 0 for none."
+            help="The same, but an exponential moving average with this "
+            "decay, such as 0.999; 0 for none."
         ),
     ] = 0.0,
     average_every: Annotated[

@@ -76,11 +76,13 @@ class Transformer(Freezable, keras.Model):
     at once.
 
     A subclass that computes otherwise overrides `encode` or `project`, which
-    `generate` and the exports call as well. They do not call `call`.
+    `generate` and the exports to SavedModel and LiteRT call as well. They do
+    not call `call`, as `score` does. CTranslate2 computes this class alone.
 
     Args:
         vocabulary_size: Number `V` of target tokens, of source tokens too.
-        num_layers: Number of layers on each side; `N` in the paper.
+        num_layers: Number of layers on each side; the paper's `N`, which is
+            the number of heads in shapes here.
         num_heads: Number `N` of attention heads; `h` in the paper.
         hidden_dim: Size `D` of the vectors; `d_model` in the paper.
         intermediate_dim: Size `F` of the feed-forward layers; `d_ff`.
@@ -92,8 +94,8 @@ class Transformer(Freezable, keras.Model):
             has none.
         feed_forward_dropout: Share of the inner units of the feed-forward
             network to drop. The paper has none.
-        normalize_first: Whether to normalise before each sublayer. The paper
-            normalises after.
+        normalize_first: Whether to normalise before each sublayer (pre-norm).
+            The paper normalises after it (post-norm).
         activation: Keras activation of the feed-forward layers.
         positional_encoding: `"interleaved"` or `"concatenated"` sinusoids
             (see `SinusoidalPositionalEncoding`), or `"learned"`.
@@ -386,8 +388,8 @@ class Transformer(Freezable, keras.Model):
     ):
         """As `keras.Model.compute_loss`, where padded labels weigh nothing.
 
-        In training the loss may have gradients of the weights, but none of
-        `y_pred` itself; call the loss for that.
+        In training `y_pred` itself may get no gradient, only what it is the
+        product of; for a gradient of logits call the loss.
         """
         if hasattr(y, "dtype"):
             sample_weight = token_weights(y, sample_weight)
@@ -617,14 +619,12 @@ class Transformer(Freezable, keras.Model):
                 token, then padding, as `generate` returns it.
             jit_compile: As for `generate`.
 
-        A source without tokens has a target without any, as in `generate`:
-        the end token or nothing has 0 there, and every other target negative
-        infinity.
-
         Returns:
             Natural-logarithm probabilities, in nats: of the tokens, float32
             array `(B, T)` with 0 at padding, and of the targets, float32
-            array `(B,)`, their sums.
+            array `(B,)`, their sums. A source without tokens has a target
+            without any, as in `generate`: the end token or nothing has 0
+            there, and every other target negative infinity.
 
         Raises:
             TypeError: If the ids are not integers.

@@ -51,7 +51,7 @@ class Hypotheses(NamedTuple):
 
 
 class Search(abc.ABC):
-    """A search for the most probable targets.
+    """Finds targets token by token, by what a model makes of each.
 
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the

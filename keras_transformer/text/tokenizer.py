@@ -109,8 +109,11 @@ class Tokenizer:
 
         Args:
             files_or_lines: A path, a sequence of paths, or an iterable of
-                lines. For a vocabulary that source and target share, pass
-                both files.
+                lines. A list of strings is taken as paths where one of at most
+                a hundred is a file, or all of the first hundred are. For a
+                vocabulary that source and target share, pass both files. Of
+                more than two million lines a sample is learned from, the same
+                one each time.
             vocabulary_size: Number of pieces with the four special ones.
             model_type: `"unigram"`
                 ([Kudo, 2018](https://aclanthology.org/P18-1007)) or `"bpe"`
@@ -123,9 +126,6 @@ class Tokenizer:
             character_coverage: Share of the text's characters to have pieces
                 for, in [0.98, 1]. For Chinese or Japanese 0.9995 is usual.
             verbose: 0 is silent, 1 shows a progress bar.
-
-        Of more than two million lines a sample is learned from, the same one
-        each time.
 
         Raises:
             FileNotFoundError: If a path is no file.

@@ -24,11 +24,11 @@ class WeightAveraging(keras.callbacks.Callback):
 
     `mean = sum_i decay^(n - i) weights_i / sum_i decay^(n - i)`
 
-    Only trainable weights are averaged. They are in the model while it is
-    validated, in `on_epoch_end` of the callbacks that come after this one
-    (`ModelCheckpoint` saves them), and when `fit` has ended; before the first
-    sample the model keeps its own. Put this callback first, in a list: one
-    that is alone Keras would run beside training, on JAX.
+    Only trainable weights are averaged. The averages replace them while the
+    model is validated, in `on_epoch_end` of the callbacks that come after this
+    one (`ModelCheckpoint` saves the averages), and when `fit` has ended;
+    before the first sample the model keeps its own. Put this callback first,
+    in a list: one that is alone Keras would run beside training, on JAX.
 
     Where an exception ends `fit` during validation, the averages stay in the
     model; `restore()` puts the weights back, as a further `fit` with the same

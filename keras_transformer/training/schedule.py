@@ -18,8 +18,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     `rate = scale * D^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`
 
     With `peak_learning_rate` the same curve is scaled so that it peaks there,
-    at `warmup_steps`; `hidden_dim` is then not needed. Step 0, where Keras
-    starts, counts as step 1.
+    at `warmup_steps`; `hidden_dim` is then not needed. Keras counts the
+    updates before: the first, of step 0, has the rate of step 1, as the second.
 
     With `total_steps` it falls from the peak to 0 instead, along half a wave
     of a cosine, as in [Loshchilov and Hutter,
@@ -28,14 +28,14 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         hidden_dim: Size `D` of the model; `d_model` in the paper.
-        warmup_steps: Optimizer updates until the peak.
+        warmup_steps: Optimizer updates before that with the peak.
         scale: Factor on the whole curve.
         peak_learning_rate: Learning rate at the peak, instead of the paper's
             `(D * warmup_steps)^-0.5`.
-        total_steps: Optimizer updates until the learning rate is 0, where it
-            stays; `None` to lower it by the square root, without end. Keras's
-            own optimizers count batches where they accumulate gradients;
-            `Adam` of this package counts updates.
+        total_steps: Optimizer updates after which the learning rate is 0 and
+            stays so; `None` to lower it by the square root, without end.
+            Keras's own optimizers count batches where they accumulate
+            gradients; `Adam` of this package counts updates.
 
     Raises:
         TypeError: If a size is no integer, or a rate no number.
