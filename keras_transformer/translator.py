@@ -22,12 +22,10 @@ from keras_transformer.search import Search
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
-from keras_transformer.translator_folder import check_unchanged
-from keras_transformer.translator_folder import files_of
-from keras_transformer.translator_folder import read_description
+from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
-from keras_transformer.weights import assign_weights
+from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite
 from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
@@ -350,30 +348,13 @@ class Translator:
             ValueError: If the folder holds no translator, one of another
                 format, or files that are not what was saved.
         """
-        path = os.fspath(path)
-        description = read_description(path)
-        try:
-            return cls._from_description(path, description)
-        except FileNotFoundError:
-            if read_description(path) == description:
-                raise
-            return cls.load(path)  # saved anew in the meantime
-
-    @classmethod
-    def _from_description(cls, path, description):
-        files = files_of(path, description)
+        description, weights, tokenizers = read_folder(path)
         model, search = (
             keras.saving.deserialize_keras_object(description[name])
             for name in ("model", "search")
         )
-        assign_weights(model, files["weights"])
-        tokenizer = Tokenizer.load(files["tokenizer"])
-        target_tokenizer = None
-        if files["target_tokenizer"] != files["tokenizer"]:
-            target_tokenizer = Tokenizer.load(files["target_tokenizer"])
-        translator = cls(model, tokenizer, target_tokenizer, search)
-        check_unchanged(path, description)
-        return translator
+        assign_named_weights(model, weights, repr(os.fspath(path)))
+        return cls(model, *map(Tokenizer, tokenizers), search=search)
 
     def export_saved_model(self, path, overwrite: bool = False):
         """Writes a SavedModel that takes and returns strings.

@@ -12,9 +12,12 @@ import os
 import re
 import secrets
 
+import safetensors.numpy
+
 from keras_transformer.atomic import NO_LOCKS
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_file
 
 DESCRIPTION = "translator.json"
 FORMAT = 1
@@ -87,8 +90,60 @@ def write_folder(path, weights, tokenizers, description, overwrite):
         )
 
 
-def read_description(path) -> dict:
-    """Reads `translator.json`; errors as for `Translator.load`."""
+def read_folder(path):
+    """Reads what `write_folder` has written.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        What `translator.json` holds; the weights by name; and a list of the
+        SentencePiece models, of the source and, if it has its own, the target.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or a file is missing.
+        ValueError: If the folder holds no translator, one of another format,
+            or files that are not what was saved.
+    """
+    path = os.fspath(path)
+    description = _read_description(path)
+    try:
+        return description, *_read_files(path, description)
+    except FileNotFoundError:
+        if _read_description(path) == description:
+            raise
+        return read_folder(path)  # saved anew in the meantime
+
+
+def _read_files(path, description):
+    names, digests = description["files"], description["sha256"]
+    paths = {role: os.path.join(path, names[role]) for role in ROLES}
+    for role in ROLES:
+        _check_digest(paths[role], digests[names[role]])
+    weights = safetensors.numpy.load_file(paths["weights"])
+    tokenizers = [_content(paths["tokenizer"])]
+    if paths["target_tokenizer"] != paths["tokenizer"]:
+        tokenizers.append(_content(paths["target_tokenizer"]))
+    return weights, tokenizers
+
+
+def _check_digest(path, saved):
+    with open(check_file(path), "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != saved:
+        raise ValueError(
+            f"The file must be what was saved. Received: {path!r} of "
+            f"{os.path.getsize(path):,} bytes with the SHA-256 {found}, "
+            f"{DESCRIPTION} has {saved}. Copy or save the folder anew."
+        )
+
+
+def _content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _read_description(path):
     if not os.path.isdir(path):
         raise FileNotFoundError(f"No such folder: {path!r}.")
     try:
@@ -111,7 +166,7 @@ def read_description(path) -> dict:
             "keras-transformer?"
         )
     if not _is_complete(description):
-        needed = ("format", "model", "search", "files", *ROLES)
+        needed = ("format", "model", "search", "files", *ROLES, "sha256")
         raise ValueError(
             f"{DESCRIPTION} is damaged. Received: {path!r}, which lacks one of "
             f"{', '.join(needed)}."
@@ -125,40 +180,11 @@ def _is_complete(description) -> bool:
         parts = [
             description[name]["class_name"] for name in ("model", "search")
         ]
-        parts += [description["files"][role] for role in ROLES]
-        parts += description.get("sha256", {}).values()
+        names = [description["files"][role] for role in ROLES]
+        parts += names + [description["sha256"][name] for name in names]
     except (AttributeError, KeyError, TypeError):
         return False
     return "format" in description and all(isinstance(x, str) for x in parts)
-
-
-def files_of(path, description) -> dict[str, str]:
-    """The path of each file of a translator, by its role."""
-    return {
-        role: os.path.join(path, description["files"][role]) for role in ROLES
-    }
-
-
-def check_unchanged(path, description):
-    """Raises `ValueError` if a file is not what was saved.
-
-    After the files are read, whose own errors say more.
-
-    Args:
-        path: The folder.
-        description: From `read_description`.
-    """
-    # Folders that were saved by the first versions have no digests.
-    for name, saved in description.get("sha256", {}).items():
-        file_path = os.path.join(path, name)
-        with open(file_path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != saved:
-            raise ValueError(
-                f"The file must be what was saved. Received: {file_path!r} "
-                f"with the SHA-256 {found}, {DESCRIPTION} has {saved}. Copy or "
-                "save the folder anew."
-            )
 
 
 @contextlib.contextmanager
@@ -190,6 +216,6 @@ def _remove(path, names):
 def _weights_on_disk(path):
     """The weights that a translator at `path` names, `None` without one."""
     try:
-        return read_description(path)["files"]["weights"]
+        return _read_description(path)["files"]["weights"]
     except (OSError, ValueError):
         return None

@@ -1,9 +1,6 @@
-"""The weights of a model by name, and the files that hold them."""
-
-import os
+"""The weights of a model by name."""
 
 import numpy as np
-import safetensors.numpy
 from keras import ops
 
 
@@ -63,34 +60,6 @@ def check_finite_model(model):
         (variable.path, ops.convert_to_numpy(variable))
         for variable in model.weights
     )
-
-
-def assign_weights(model, path):
-    """Reads weights from a safetensors file into a model.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged, or its weights are not the
-            model's; the message names the first that differs.
-    """
-    assign_named_weights(model, read_weights(path), repr(path))
-
-
-def read_weights(path) -> dict[str, np.ndarray]:
-    """Reads `named_weights` from a safetensors file.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is damaged.
-    """
-    if not os.path.isfile(path):
-        raise FileNotFoundError(f"The weights are missing: no file {path!r}.")
-    try:
-        return safetensors.numpy.load_file(path)
-    except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"The weights are damaged. Received: {path!r}: {error}."
-        ) from error
 
 
 def assign_named_weights(model, values: dict, origin: str):

@@ -168,7 +168,7 @@ class WeightAveraging(keras.callbacks.Callback):
         num_samples = int(store["num_samples"])
         expected = 1 if self.decay is not None else self.last
         last = self.last or 0
-        is_same = int(store.get("last", last)) == last  # not in older ones
+        is_same = int(store["last"]) == last
         if not is_same or len(samples) != min(num_samples, expected):
             raise ValueError(
                 "The averages must be those of the same `last` or `decay`. "

@@ -1,7 +1,6 @@
 """What a training starts with: a new model, or that of a translator."""
 
 import dataclasses
-import os
 
 import keras
 
@@ -10,10 +9,7 @@ from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
 from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
-from keras_transformer.translator_folder import check_unchanged
-from keras_transformer.translator_folder import files_of
-from keras_transformer.translator_folder import read_description
-from keras_transformer.weights import read_weights
+from keras_transformer.translator_folder import read_folder
 
 
 @dataclasses.dataclass
@@ -63,20 +59,8 @@ class Start:
         It makes no model: with `keras.distribution` all processes would have
         to, and the folder is the first one's.
         """
-        folder = os.fspath(folder)
-        description = read_description(folder)
-        try:
-            files = files_of(folder, description)
-            vocabularies = tuple(
-                Tokenizer.load(files[role]).model
-                for role in ("tokenizer", "target_tokenizer")
-            )
-            weights = read_weights(files["weights"])
-            check_unchanged(folder, description)
-        except FileNotFoundError:
-            if read_description(folder) == description:
-                raise
-            return cls.load(folder)  # saved anew in the meantime
+        description, weights, tokenizers = read_folder(folder)
+        vocabularies = tokenizers[0], tokenizers[-1]
         start = cls(description["model"], vocabularies, description["search"])
         return start, weights
 
