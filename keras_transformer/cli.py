@@ -3,13 +3,13 @@
 Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
-import enum
 import os
 import re
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated
+from typing import Literal
 
 import typer
 
@@ -59,21 +59,6 @@ app = typer.Typer(
 TranslatorFolder = Annotated[
     Path, typer.Argument(help="Folder of a trained translator.")
 ]
-
-
-class Quantization(enum.StrEnum):
-    """Weights of a LiteRT file."""
-
-    FLOAT16 = "float16"
-    INT8 = "int8"
-
-
-class Format(enum.StrEnum):
-    """What `export` writes."""
-
-    SAVED_MODEL = "saved_model"
-    LITERT = "litert"
-    CTRANSLATE2 = "ctranslate2"
 
 
 def main():
@@ -356,14 +341,14 @@ def export(
         ),
     ],
     format: Annotated[
-        Format | None,
+        Literal["saved_model", "litert", "ctranslate2"] | None,
         typer.Option(
             help="What to write; by default LiteRT for a name that ends in "
             ".tflite, else a SavedModel."
         ),
     ] = None,
     quantization: Annotated[
-        Quantization | None,
+        Literal["float16", "int8"] | None,
         typer.Option(help="LiteRT: smaller weights; by default float32."),
     ] = None,
     text: Annotated[
@@ -400,17 +385,16 @@ def export(
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
     if format is None:
-        is_litert = output.suffix == ".tflite"
-        format = Format.LITERT if is_litert else Format.SAVED_MODEL
+        format = "litert" if output.suffix == ".tflite" else "saved_model"
     litert_options = given(quantization=quantization, text=text, steps=steps)
     for options, formats in (
-        (given(dtype=dtype), [Format.SAVED_MODEL]),
-        (litert_options, [Format.LITERT]),
-        (search_options, [Format.SAVED_MODEL, Format.LITERT]),
+        (given(dtype=dtype), ["saved_model"]),
+        (litert_options, ["litert"]),
+        (search_options, ["saved_model", "litert"]),
     ):
         if format not in formats:
-            needed = " or ".join(f"--format {known.value}" for known in formats)
-            refuse(options, needed, f"--format {format.value}")
+            needed = " or ".join(f"--format {known}" for known in formats)
+            refuse(options, needed, f"--format {format}")
     check_absent(output, overwrite)
     with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
         _export(
@@ -435,13 +419,13 @@ def _export(
             "a search for one hypothesis",
             f"num_hypotheses={translator.search.num_hypotheses}",
         )
-    if format is Format.CTRANSLATE2:
+    if format == "ctranslate2":
         translator.export_ctranslate2(output, overwrite=overwrite)
         message = (
             f"CTranslate2 model in {output}. Load it with "
             "ctranslate2.Translator, and sentencepiece."
         )
-    elif format is Format.LITERT:
+    elif format == "litert":
         print("Converting; a minute for base size.", file=sys.stderr)
         translator.export_litert(output, **litert_options, overwrite=overwrite)
         message = (
@@ -604,4 +588,4 @@ def _load(folder, dtype=None):
         from keras_transformer.translator import Translator
 
     translator = Translator.load(folder)
-    return translator.with_dtype(dtype.value) if dtype else translator
+    return translator.with_dtype(dtype) if dtype else translator

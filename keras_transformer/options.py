@@ -1,9 +1,9 @@
 """Options that several commands have; most say how to search."""
 
-import enum
 import functools
 import inspect
 from typing import Annotated
+from typing import Literal
 
 import typer
 
@@ -14,13 +14,7 @@ Overwrite = Annotated[
 ]
 
 
-class DtypePolicy(enum.StrEnum):
-    """Keras dtype policies."""
-
-    FLOAT32 = "float32"
-    MIXED_BFLOAT16 = "mixed_bfloat16"
-    MIXED_FLOAT16 = "mixed_float16"
-
+DtypePolicy = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
 # What to compute in; by default as the translator was trained.
 Dtype = Annotated[
@@ -29,24 +23,9 @@ Dtype = Annotated[
 ]
 
 
-class SearchName(enum.StrEnum):
-    """Kinds of search."""
-
-    GREEDY = "greedy"
-    BEAM = "beam"
-    SAMPLING = "sampling"
-
-
-class PenaltyForm(enum.StrEnum):
-    """Forms of the length penalty of `BeamSearch`."""
-
-    GNMT = "gnmt"
-    POWER = "power"
-
-
 def _options(
     search: Annotated[
-        SearchName | None,
+        Literal["greedy", "beam", "sampling"] | None,
         typer.Option(
             help="Another search, with its defaults; otherwise the "
             "translator's own."
@@ -64,7 +43,7 @@ def _options(
         ),
     ] = None,
     length_penalty_form: Annotated[
-        PenaltyForm | None,
+        Literal["gnmt", "power"] | None,
         typer.Option(
             help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
             "over length^penalty; gnmt with --search beam."
@@ -149,9 +128,9 @@ def set_search(translator, options):
     from keras_transformer import search
 
     kinds = {
-        SearchName.GREEDY: search.GreedySearch,
-        SearchName.BEAM: search.BeamSearch,
-        SearchName.SAMPLING: search.Sampling,
+        "greedy": search.GreedySearch,
+        "beam": search.BeamSearch,
+        "sampling": search.Sampling,
     }
     options = dict(options)
     name = options.pop("search", None)
@@ -165,7 +144,7 @@ def set_search(translator, options):
         ]
     for option in sorted(options.keys() - config.keys()):
         needed = " or ".join(
-            f"--search {other.value}"
+            f"--search {other}"
             for other, kind in kinds.items()
             if option in kind().get_config()
         )
@@ -174,12 +153,8 @@ def set_search(translator, options):
 
 
 def given(**options):
-    """The options that the command line has, choices as their words."""
-    return {
-        name: value.value if isinstance(value, enum.Enum) else value
-        for name, value in options.items()
-        if value is not None
-    }
+    """The options that the command line has."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def refuse(options, needed, received):

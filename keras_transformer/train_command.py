@@ -1,12 +1,13 @@
 """`keras-transformer train`."""
 
 import atexit
-import enum
+import dataclasses
 import os
 import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
+from typing import Literal
 
 import typer
 
@@ -15,49 +16,6 @@ from keras_transformer.options import Overwrite
 from keras_transformer.process import end_at_once
 from keras_transformer.process import quiet_start
 from keras_transformer.process import start_watcher
-
-
-class Preset(enum.StrEnum):
-    """Sizes of `Transformer.from_preset`."""
-
-    TINY = "tiny"
-    BASE = "base"
-    BIG = "big"
-
-
-class ModelType(enum.StrEnum):
-    """Kinds of vocabulary of `Tokenizer.train`."""
-
-    UNIGRAM = "unigram"
-    BPE = "bpe"
-
-
-class Monitor(enum.StrEnum):
-    """What tells a better epoch of `train` from a worse one."""
-
-    VAL_LOSS = "val_loss"
-    VAL_PERPLEXITY = "val_perplexity"
-    VAL_BLEU = "val_bleu"
-
-
-class Decay(enum.StrEnum):
-    """How the learning rate of `train` falls, where not by equation 3."""
-
-    COSINE = "cosine"
-
-
-class Optimizer(enum.StrEnum):
-    """What makes updates of gradients in `train`."""
-
-    ADAM = "adam"
-    MUON = "muon"
-
-
-class Distribute(enum.StrEnum):
-    """What `train` computes on, where it is not one device."""
-
-    MIRRORED = "mirrored"
-    MULTIHOST = "multihost"
 
 
 def train(
@@ -82,16 +40,16 @@ def train(
             "search. Wants a low --learning-rate."
         ),
     ] = None,
-    preset: Annotated[Preset, typer.Option(help="Size of the model.")] = (
-        Preset.TINY
-    ),
+    preset: Annotated[
+        Literal["tiny", "base", "big"], typer.Option(help="Size of the model.")
+    ] = "tiny",
     vocabulary_size: Annotated[
         int,
         typer.Option(help="Pieces of the vocabulary that both sides share."),
     ] = 8000,
     model_type: Annotated[
-        ModelType, typer.Option(help="Kind of vocabulary.")
-    ] = ModelType.UNIGRAM,
+        Literal["unigram", "bpe"], typer.Option(help="Kind of vocabulary.")
+    ] = "unigram",
     character_coverage: Annotated[
         float | None,
         typer.Option(
@@ -125,12 +83,12 @@ def train(
         int, typer.Option(help="Longest sentence to keep, in tokens.")
     ] = 128,
     optimizer: Annotated[
-        Optimizer,
+        Literal["adam", "muon"],
         typer.Option(
             help="Section 5.3's, or Muon, which learns from fewer updates: "
             "matrices with a weight decay of 0.1, the rest at half the rate."
         ),
-    ] = Optimizer.ADAM,
+    ] = "adam",
     learning_rate: Annotated[
         float | None,
         typer.Option(help="Peak learning rate; by default equation 3's."),
@@ -139,7 +97,7 @@ def train(
         int, typer.Option(help="Updates until the peak.")
     ] = 4000,
     decay: Annotated[
-        Decay | None,
+        Literal["cosine"] | None,
         typer.Option(
             help="Let the learning rate fall to 0 with the last epoch, along a "
             "cosine; by default it falls by equation 3."
@@ -188,8 +146,9 @@ def train(
         typer.Option("--bleu", help="Translate and score the validation text."),
     ] = False,
     monitor: Annotated[
-        Monitor, typer.Option(help="What --patience and --keep-best go by.")
-    ] = Monitor.VAL_LOSS,
+        Literal["val_loss", "val_perplexity", "val_bleu"],
+        typer.Option(help="What --patience and --keep-best go by."),
+    ] = "val_loss",
     patience: Annotated[
         int,
         typer.Option(help="Stop when so many epochs bring nothing; 0: never."),
@@ -207,7 +166,7 @@ def train(
     ] = 0,
     dtype: Annotated[
         DtypePolicy, typer.Option(help="Keras dtype policy.")
-    ] = DtypePolicy.FLOAT32,
+    ] = "float32",
     seed: Annotated[
         int, typer.Option(help="Makes weights, order and dropout repeatable.")
     ] = 1,
@@ -219,7 +178,7 @@ def train(
         ),
     ] = False,
     distribute: Annotated[
-        Distribute | None,
+        Literal["mirrored", "multihost"] | None,
         typer.Option(
             help="All devices of this machine, with TensorFlow; or of several "
             "processes or machines, with KERAS_BACKEND=jax, each started with "
@@ -256,53 +215,28 @@ def train(
       keras-transformer train law.en law.de -o runs/law \\
         --start-from runs/en-de --learning-rate 1e-4 --warmup-steps 100
     """  # noqa: D301
-    if distribute == Distribute.MULTIHOST:
+    if distribute == "multihost":
         watcher = start_watcher()
     with quiet_start():
         from keras_transformer.training_run import TrainingRun
         from keras_transformer.training_run.callbacks import Stopped
+        from keras_transformer.training_run.options import OF_A_START
+        from keras_transformer.training_run.options import OF_LEARNING
+        from keras_transformer.training_run.options import TrainingOptions
 
-    def chosen(name, value, *others):
-        """No default says anew what one of the others says already."""
-        typed = context.get_parameter_source(name).name == "COMMANDLINE"
-        return value if typed or not any(others) else None
-
-    vocabulary = start_from, tokenizer
-    run = TrainingRun(
-        os.fspath(output),
-        epochs=epochs,
-        preset=chosen("preset", preset.value, start_from),
-        vocabulary_size=chosen("vocabulary_size", vocabulary_size, *vocabulary),
-        model_type=chosen("model_type", model_type.value, *vocabulary),
-        character_coverage=character_coverage,
-        tokens_per_batch=tokens_per_batch,
-        max_length=max_length,
-        optimizer=None if optimizer == Optimizer.ADAM else optimizer.value,
-        learning_rate=learning_rate,
-        warmup_steps=warmup_steps,
-        decay=decay and decay.value,
-        dropout=dropout,
-        normalize_first=chosen("normalize_first", normalize_first, start_from),
-        label_smoothing=label_smoothing,
-        clip_norm=clip_norm,
-        accumulate=accumulate,
-        average_last=average_last,
-        average_decay=average_decay,
-        average_every=average_every,
-        bleu=bleu,
-        monitor=monitor.value,
-        patience=patience,
-        keep_best=keep_best,
-        save_every=save_every,
-        dtype=dtype.value,
-        seed=seed,
-        deterministic=deterministic,
-        distribute=distribute and distribute.value,
-        separate_vocabularies=separate_vocabularies or None,
-        tokenizer=tokenizer and os.fspath(tokenizer),
-        target_tokenizer=target_tokenizer and os.fspath(target_tokenizer),
-        start_from=start_from and os.fspath(start_from),
-    )
+    options = {
+        field.name: context.params[field.name]
+        for field in dataclasses.fields(TrainingOptions)
+    }
+    for name, value in options.items():
+        if isinstance(value, Path):
+            options[name] = os.fspath(value)  # as settings.json can hold it
+    # No default says anew what another option says already.
+    said = OF_A_START if start_from else OF_LEARNING if tokenizer else ()
+    for name in said:
+        if context.get_parameter_source(name).name != "COMMANDLINE":
+            options[name] = None
+    run = TrainingRun(**options)
     command = f"keras-transformer {shlex.join(sys.argv[1:])}"
 
     def say_stopped():

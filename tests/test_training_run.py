@@ -657,7 +657,7 @@ def test_muon_updates_the_matrices_of_layers(text, tmp_path):
     assert len(losses(tmp_path / "run")) == 2
     assert again.saved == 1
     with pytest.raises(ValueError, match="`optimizer` must be what training"):
-        train(tmp_path / "run", text, {**settings, "optimizer": None})
+        train(tmp_path / "run", text, {**settings, "optimizer": "adam"})
 
 
 def test_what_training_stops_by_may_change_unless_the_best_is_kept():

@@ -100,7 +100,7 @@ class TrainingOptions:
         start_from: Folder of a translator whose weights, vocabulary and
             search training starts with. It is copied: the folder may change
             while training goes on.
-        optimizer: `None` for `Adam`; `"muon"` for `Muon`.
+        optimizer: `"adam"` for `Adam`; `"muon"` for `Muon`.
     """
 
     output: str
@@ -135,7 +135,7 @@ class TrainingOptions:
     tokenizer: str | None = None
     target_tokenizer: str | None = None
     start_from: str | None = None
-    optimizer: str | None = None
+    optimizer: str = "adam"
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -187,7 +187,7 @@ class TrainingOptions:
             ("val_loss", "val_perplexity", "val_bleu"), monitor=self.monitor
         )
         check_choice((None, "cosine"), decay=self.decay)
-        check_choice((None, "muon"), optimizer=self.optimizer)
+        check_choice(("adam", "muon"), optimizer=self.optimizer)
         goes_by = self.patience or self.keep_best
         if self.monitor != "val_loss" and not goes_by:
             raise ValueError(
