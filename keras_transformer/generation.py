@@ -119,7 +119,7 @@ def score(model, source_ids, target_ids, jit_compile):
 def align(model, source_ids, target_ids, layer, jit_compile):
     """Computes what targets attend, as `Transformer.align` says."""
     inputs = _checked_pairs(model, source_ids, target_ids)
-    number = model.num_layers
+    number = len(model.decoder.layers)
     check_choice(range(-number, number), layer=layer)
     weights = _attention(
         model, *inputs.values(), layer, _jit_or_default(jit_compile)

@@ -43,6 +43,34 @@ def train(
     preset: Annotated[
         Literal["tiny", "base", "big"], typer.Option(help="Size of the model.")
     ] = "tiny",
+    num_layers: Annotated[
+        int | None,
+        typer.Option(help="Layers on each side; the preset's by default."),
+    ] = None,
+    num_decoder_layers: Annotated[
+        int | None,
+        typer.Option(
+            help="Decoder layers, where they are another number: few decode "
+            "faster."
+        ),
+    ] = None,
+    num_heads: Annotated[
+        int | None, typer.Option(help="Attention heads; the preset's.")
+    ] = None,
+    hidden_dim: Annotated[
+        int | None, typer.Option(help="Width of the model; the preset's.")
+    ] = None,
+    intermediate_dim: Annotated[
+        int | None,
+        typer.Option(help="Width of the feed-forward layers; the preset's."),
+    ] = None,
+    activation: Annotated[
+        str | None,
+        typer.Option(
+            help="Keras activation of the feed-forward layers, such as gelu; "
+            "by default relu."
+        ),
+    ] = None,
     vocabulary_size: Annotated[
         int,
         typer.Option(help="Pieces of the vocabulary that both sides share."),
@@ -105,6 +133,12 @@ def train(
     ] = None,
     dropout: Annotated[
         float | None, typer.Option(help="Share; by default the model's.")
+    ] = None,
+    attention_dropout: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of attention weights; by default the model's."
+        ),
     ] = None,
     normalize_first: Annotated[
         bool,

@@ -81,8 +81,8 @@ class Transformer(Freezable, keras.Model):
 
     Args:
         vocabulary_size: Number `V` of target tokens, of source tokens too.
-        num_layers: Number of layers on each side; the paper's `N`, which is
-            the number of heads in shapes here.
+        num_layers: Number of layers of the encoder, and of the decoder; the
+            paper's `N`, which is the number of heads in shapes here.
         num_heads: Number `N` of attention heads; `h` in the paper.
         hidden_dim: Size `D` of the vectors; `d_model` in the paper.
         intermediate_dim: Size `F` of the feed-forward layers; `d_ff`.
@@ -108,6 +108,9 @@ class Transformer(Freezable, keras.Model):
         tie_output: Whether the output projection is the target embedding.
         start_token_id: The token that starts a target.
         end_token_id: The token that ends a source and a target.
+        num_decoder_layers: Number of decoder layers, where it is not
+            `num_layers`. With few, decoding is faster
+            ([Kasai et al., 2021](https://arxiv.org/abs/2006.10369)).
         **kwargs: `name` and `dtype`, for `keras.Model`.
 
     Call arguments:
@@ -165,6 +168,7 @@ class Transformer(Freezable, keras.Model):
         tie_output: bool = True,
         start_token_id: int = START_TOKEN_ID,
         end_token_id: int = END_TOKEN_ID,
+        num_decoder_layers: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -213,6 +217,7 @@ class Transformer(Freezable, keras.Model):
         self.vocabulary_size = vocabulary_size
         self.source_vocabulary_size = source_vocabulary_size
         self.num_layers = num_layers
+        self.num_decoder_layers = num_decoder_layers
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
@@ -231,8 +236,11 @@ class Transformer(Freezable, keras.Model):
         self.end_token_id = end_token_id
 
         common = {"dtype": self.dtype_policy}
+        if num_decoder_layers is None:
+            num_decoder_layers = num_layers
+        else:
+            check_positive(num_decoder_layers=num_decoder_layers)
         stack = {
-            "num_layers": num_layers,
             "num_heads": num_heads,
             "hidden_dim": hidden_dim,
             "intermediate_dim": intermediate_dim,
@@ -264,8 +272,8 @@ class Transformer(Freezable, keras.Model):
         self.embedding_dropout = Dropout(
             dropout, name="embedding_dropout", **common
         )
-        self.encoder = Encoder(name="encoder", **stack)
-        self.decoder = Decoder(name="decoder", **stack)
+        self.encoder = Encoder(num_layers, name="encoder", **stack)
+        self.decoder = Decoder(num_decoder_layers, name="decoder", **stack)
         self.output_projection = None
         if not tie_output:
             self.output_projection = Dense(
@@ -763,6 +771,7 @@ class Transformer(Freezable, keras.Model):
             "tie_output": self.tie_output,
             "start_token_id": self.start_token_id,
             "end_token_id": self.end_token_id,
+            "num_decoder_layers": self.num_decoder_layers,
         }
 
     def _positions(self, name):

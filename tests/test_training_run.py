@@ -821,9 +821,47 @@ def test_training_starts_from_another_translator(
             train(folder, text, other, validation=long_text)
 
 
+def test_a_model_of_another_size_than_a_preset(text, tmp_path):
+    settings = {
+        "num_layers": 2,
+        "num_decoder_layers": 1,
+        "num_heads": 3,
+        "hidden_dim": 12,
+        "intermediate_dim": 20,
+        "activation": "gelu",
+        "attention_dropout": 0.2,
+        "epochs": 1,
+    }
+    train(tmp_path / "run", text, settings)
+    config = kt.Translator.load(tmp_path / "run").model.get_config()
+    for name in settings.keys() - {"epochs"}:
+        assert config[name] == settings[name]
+    with pytest.raises(ValueError, match="`num_heads` must be what training"):
+        train(tmp_path / "run", text, {**settings, "num_heads": None})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_heads": 5}, "`hidden_dim` must be a multiple of `num_heads`"),
+        ({"num_layers": 0}, "`num_layers` must be at least 1"),
+        ({"num_decoder_layers": 0}, "`num_decoder_layers` must be at least 1"),
+        ({"activation": "no"}, "Could not interpret activation"),
+        ({"attention_dropout": 1.0}, "`attention_dropout` must be in"),
+    ],
+)
+def test_sizes_that_cannot_be_are_found_before_text_is_read(
+    tmp_path, settings, message
+):
+    missing = [tmp_path / "missing.en", tmp_path / "missing.de"]
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", missing, settings)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"num_layers": 3}, "`num_layers` must be left out with `start_from`"),
         ({"preset": "base"}, "`preset` must be left out with `start_from`, "),
         ({"normalize_first": False}, "`normalize_first` must be left out"),
         ({"tokenizer": "x.model"}, "`tokenizer` must be left out with `start_"),

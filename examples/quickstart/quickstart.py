@@ -110,7 +110,7 @@ def draw_attention(translator, text, path):
     translations = translator([text])
     alignments = [
         translator.align([text], translations, layer)[0]
-        for layer in range(translator.model.num_layers)
+        for layer in range(len(translator.model.decoder.layers))
     ]
     clearest = max(
         alignments, key=lambda one: np.mean(np.max(one.weights, axis=1))

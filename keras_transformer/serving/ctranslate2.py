@@ -185,7 +185,7 @@ def _model_spec(translator, specs):
     """Fills CTranslate2's description of a model with ours."""
     model = translator.model
     spec = specs.TransformerSpec.from_config(
-        model.num_layers,
+        (len(model.encoder.layers), len(model.decoder.layers)),
         model.num_heads,
         pre_norm=model.normalize_first,
         activation=specs.Activation[ACTIVATIONS[model.activation]],

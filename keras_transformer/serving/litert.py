@@ -400,7 +400,8 @@ class _LiteRTGraph:
         layer = self.model.decoder.layers[0]
 
         def cache(name, head_dim):
-            shape = [self.model.num_layers, None, self.model.num_heads]
+            layers = self.model.decoder.layers
+            shape = [len(layers), None, self.model.num_heads]
             return tf.TensorSpec([*shape, None, head_dim], name=name)
 
         return [

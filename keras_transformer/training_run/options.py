@@ -10,8 +10,10 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
+from keras_transformer.decoder import Decoder
 from keras_transformer.text.dataset import check_budget
 from keras_transformer.training_run.distribution import check_distribution
+from keras_transformer.transformer import PRESETS
 
 # What may change when a training goes on: it changes no update, `distribute`
 # none but by dropout and rounding.
@@ -32,10 +34,20 @@ OF_LEARNING = (
     "character_coverage",
     "separate_vocabularies",
 )
+# What says how large a model is, where it is not the preset's.
+SIZES = (
+    "num_layers",
+    "num_decoder_layers",
+    "num_heads",
+    "hidden_dim",
+    "intermediate_dim",
+    "activation",
+)
 # What a translator to start from has already.
 OF_A_START = (
     "preset",
     "normalize_first",
+    *SIZES,
     *OF_LEARNING,
     "tokenizer",
     "target_tokenizer",
@@ -101,6 +113,15 @@ class TrainingOptions:
             search training starts with. It is copied: the folder may change
             while training goes on.
         optimizer: `"adam"` for `Adam`; `"muon"` for `Muon`.
+        num_layers: Layers on each side; the preset's by default, as are the
+            next.
+        num_decoder_layers: Decoder layers, where they are another number.
+        num_heads: Attention heads.
+        hidden_dim: Size of the vectors.
+        intermediate_dim: Size of the feed-forward layers.
+        activation: Keras activation of the feed-forward layers.
+        attention_dropout: Share of the attention weights to drop; like
+            `dropout` by default.
     """
 
     output: str
@@ -136,6 +157,13 @@ class TrainingOptions:
     target_tokenizer: str | None = None
     start_from: str | None = None
     optimizer: str = "adam"
+    num_layers: int | None = None
+    num_decoder_layers: int | None = None
+    num_heads: int | None = None
+    hidden_dim: int | None = None
+    intermediate_dim: int | None = None
+    activation: str | None = None
+    attention_dropout: float | None = None
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -150,6 +178,15 @@ class TrainingOptions:
             name: value
             for name, value in settings.items()
             if name not in may_change
+        }
+
+    def model_options(self) -> dict:
+        """The arguments of a new model, but for the vocabularies."""
+        chosen = {name: getattr(self, name) for name in SIZES}
+        return {
+            **PRESETS[self.preset],
+            "normalize_first": self.normalize_first,
+            **{name: x for name, x in chosen.items() if x is not None},
         }
 
     def check(self, validation):
@@ -171,7 +208,9 @@ class TrainingOptions:
             seed=self.seed,
         )
         check_share(
-            average_decay=self.average_decay, dropout=self.dropout or 0.0
+            average_decay=self.average_decay,
+            dropout=self.dropout or 0.0,
+            attention_dropout=self.attention_dropout or 0.0,
         )
         if self.seed >= 2**32:
             raise ValueError(
@@ -216,6 +255,11 @@ class TrainingOptions:
 
     def _check_start(self):
         if not self.start_from:
+            check_choice(tuple(PRESETS), preset=self.preset)
+            options = self.model_options()
+            number = options.pop("num_decoder_layers", 1)
+            Decoder(**options)  # not built: raises before text is read
+            check_positive(num_decoder_layers=number)
             return
         self._check_left_out(
             OF_A_START, "start_from", "whose model and vocabulary training has"

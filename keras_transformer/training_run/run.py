@@ -211,7 +211,7 @@ class TrainingRun(TrainingOptions):
             tokenizers = self.folder.tokenizers()
         else:
             tokenizers = self._new_tokenizers(Path(source), Path(target))
-        start = Start.new(self.preset, self.normalize_first, *tokenizers)
+        start = Start.new(self.model_options(), *tokenizers)
         return goes_on, start
 
     def _new_tokenizers(self, source, target):
@@ -319,8 +319,9 @@ class TrainingRun(TrainingOptions):
             tf.config.experimental.enable_op_determinism()
         keras.utils.set_random_seed(self.seed)
         overrides = {"dtype": self.dtype}
-        if self.dropout is not None:
-            overrides["dropout"] = self.dropout
+        for name in ("dropout", "attention_dropout"):
+            if getattr(self, name) is not None:
+                overrides[name] = getattr(self, name)
         with self.distribution.scope():
             model = start.make_model(**overrides)
             if self.start_from:

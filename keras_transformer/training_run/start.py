@@ -4,10 +4,8 @@ import dataclasses
 
 import keras
 
-from keras_transformer.checks import check_choice
 from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
-from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import read_folder
 
@@ -29,13 +27,11 @@ class Start:
     @classmethod
     def new(
         cls,
-        preset: str,
-        normalize_first: bool,
+        model_options: dict,
         tokenizer: Tokenizer,
         target_tokenizer: Tokenizer | None = None,
     ):
-        """A model of a named size; equal vocabularies share one embedding."""
-        check_choice(tuple(PRESETS), preset=preset)
+        """A new model; equal vocabularies share one embedding."""
         target_tokenizer = target_tokenizer or tokenizer
         sizes = {"vocabulary_size": target_tokenizer.vocabulary_size}
         if target_tokenizer.model != tokenizer.model:
@@ -44,11 +40,7 @@ class Start:
             "module": Transformer.__module__,
             "class_name": "Transformer",
             "registered_name": keras.saving.get_registered_name(Transformer),
-            "config": {
-                **PRESETS[preset],
-                **sizes,
-                "normalize_first": normalize_first,
-            },
+            "config": {**model_options, **sizes},
         }
         return cls(model, (tokenizer.model, target_tokenizer.model))
 

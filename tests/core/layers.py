@@ -41,6 +41,7 @@ MODEL = {
     "tie_output": False,
     "start_token_id": 4,
     "end_token_id": 5,
+    "num_decoder_layers": 2,
 }
 
 
@@ -145,7 +146,7 @@ CASES = [
         kt.Transformer,
         MODEL,
         {"source_ids": (B, S), "target_ids": (B, T)},
-        num_weights=39,
+        num_weights=57,
         dtype="int32",
     ),
 ]

@@ -60,6 +60,11 @@ MODELS = {
         "tie_output": False,
     },
     "two vocabularies": {},
+    "shallow decoder": {
+        "num_decoder_layers": 1,
+        "normalize_first": True,
+        "tie_output": False,
+    },
 }
 MAX_LENGTH = 29
 

@@ -217,6 +217,7 @@ def exported(tmp_path_factory):
         corpora=((ENGLISH, 27), (GERMAN, 30)),
         normalize_first=True,
         tie_output=False,
+        num_decoder_layers=1,
         max_length=1000,
         dtype="mixed_bfloat16",
     )
