@@ -151,7 +151,7 @@ def translate(
     """Translate arguments, a file, or what is piped in; a line a sentence.
 
     Without --output, lines are written as they are done, some thousands at a
-    time.
+    time; what is typed, line by line.
 
     \b
     Example:
@@ -174,10 +174,14 @@ def translate(
     from keras_transformer.text.lines import chunks
     from keras_transformer.translator import check_line_lengths
 
-    place = "the arguments"
-    if not texts:
-        texts, place = _input_lines(input), input or STANDARD_INPUT
-    check_line_lengths(translator, texts, place)
+    lines_at_once = LINES_AT_ONCE
+    if texts:
+        check_line_lengths(translator, texts, "the arguments")
+    elif input or not sys.stdin.isatty():
+        texts = _input_lines(input)
+        check_line_lengths(translator, texts, input or STANDARD_INPUT)
+    else:
+        texts, lines_at_once = _typed_lines(), 1
 
     def prefixes_of(texts):
         return None if target_prefix is None else [target_prefix] * len(texts)
@@ -195,7 +199,7 @@ def translate(
                 scores,
             )
         )
-        for chunk in chunks(texts, LINES_AT_ONCE)
+        for chunk in chunks(texts, lines_at_once)
     )
     if output:
         write_file(output, "".join(results).encode())
@@ -530,13 +534,17 @@ def verify(
 def _input_lines(input):
     """Reads the lines of a file, or what is piped in or typed."""
     from keras_transformer.text.lines import read_lines
+
+    return list(read_lines(input) if input else _typed_lines())
+
+
+def _typed_lines():
+    """Reads what is typed, or piped in, line by line."""
     from keras_transformer.text.lines import read_stream
 
-    if input:
-        return list(read_lines(input))
     if sys.stdin.isatty():
         print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
-    return list(read_stream(sys.stdin.buffer, STANDARD_INPUT))
+    yield from read_stream(sys.stdin.buffer, STANDARD_INPUT)
 
 
 def _lines(result, with_scores):

@@ -87,7 +87,9 @@ def run(*arguments, stdin=b"", sample=False):
         monkeypatch.setattr(
             sys, "argv", ["keras-transformer", *map(str, arguments)]
         )
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        if isinstance(stdin, bytes):
+            stdin = io.TextIOWrapper(io.BytesIO(stdin))
+        monkeypatch.setattr(sys, "stdin", stdin)
         try:
             cli.main()
         except SystemExit as end:
@@ -564,6 +566,22 @@ def test_missing_input(trained, tmp_path):
 def test_standard_input_that_is_not_utf8(trained):
     result = run("translate", trained.folder, stdin=b"the cat\ngr\xfcn\n")
     assert_is_one_line(result, "Text must be UTF-8.*'standard input', line 2.*")
+
+
+def test_what_is_typed_is_translated_line_by_line(trained):
+    typed, answered = [b"the cat\n", b"\n", b"the dog"], []
+
+    def terminal():
+        for line in typed:
+            answered.append(len(sys.stdout.getvalue().splitlines()))
+            yield line
+
+    stdin = types.SimpleNamespace(isatty=lambda: True, buffer=terminal())
+    result = run("translate", trained.folder, stdin=stdin)
+    assert answered == [0, 1, 2]
+    expected = trained.translator(["the cat", "", "the dog"])
+    assert result.output.splitlines() == expected
+    assert result.errors == "Type sentences; Ctrl-D ends the input.\n"
 
 
 @pytest.mark.parametrize("command", ["translate", "export", "evaluate"])
