@@ -85,6 +85,24 @@ def train(
             "0.9995 for Chinese or Japanese; by default all."
         ),
     ] = None,
+    byte_fallback: Annotated[
+        bool,
+        typer.Option(
+            "--byte-fallback",
+            help="Spell characters without a piece in bytes, 256 pieces.",
+        ),
+    ] = False,
+    split_digits: Annotated[
+        bool,
+        typer.Option("--split-digits", help="Make each digit a piece."),
+    ] = False,
+    symbols: Annotated[
+        str | None,
+        typer.Option(
+            help="Pieces that are never split, such as names of languages: "
+            '"<2de>,<2fr>".'
+        ),
+    ] = None,
     separate_vocabularies: Annotated[
         bool,
         typer.Option(

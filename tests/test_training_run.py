@@ -830,12 +830,22 @@ def test_a_model_of_another_size_than_a_preset(text, tmp_path):
         "intermediate_dim": 20,
         "activation": "gelu",
         "attention_dropout": 0.2,
-        "epochs": 1,
     }
+    others = {
+        "epochs": 1,
+        "vocabulary_size": 330,
+        "byte_fallback": True,
+        "split_digits": True,
+        "symbols": "<2de>,[x]",
+    }
+    settings |= others
     train(tmp_path / "run", text, settings)
-    config = kt.Translator.load(tmp_path / "run").model.get_config()
-    for name in settings.keys() - {"epochs"}:
+    translator = kt.Translator.load(tmp_path / "run")
+    config = translator.model.get_config()
+    for name in settings.keys() - others:
         assert config[name] == settings[name]
+    pieces = translator.tokenizer.pieces
+    assert pieces[4:7] == ["<2de>", "[x]", "<0x00>"]
     with pytest.raises(ValueError, match="`num_heads` must be what training"):
         train(tmp_path / "run", text, {**settings, "num_heads": None})
 

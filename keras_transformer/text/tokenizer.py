@@ -21,6 +21,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_texts
 from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import split_texts
@@ -34,6 +35,7 @@ from keras_transformer.text.lines import name_of
 MODEL_TYPES = ("unigram", "bpe")
 
 SPECIAL_IDS = (PAD_TOKEN_ID, UNKNOWN_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID)
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # as SentencePiece has them
 
 # The special pieces and one more.
 LEAST_VOCABULARY_SIZE = 5
@@ -103,6 +105,7 @@ class Tokenizer:
         byte_fallback: bool = False,
         split_digits: bool = False,
         character_coverage: float = 1.0,
+        symbols=(),
         verbose: int = 1,
     ) -> "Tokenizer":
         """Learns a vocabulary from text.
@@ -125,13 +128,19 @@ class Tokenizer:
                 suits text full of numbers.
             character_coverage: Share of the text's characters to have pieces
                 for, in [0.98, 1]. For Chinese or Japanese 0.9995 is usual.
+            symbols: Pieces that are never split, whatever the text: names of
+                languages, such as `"<2de>"`, or what stands for something else
+                in it. LiteRT files with them take and return ids alone, and
+                strings through `LiteRTTranslator`.
             verbose: 0 is silent, 1 shows a progress bar.
 
         Raises:
             FileNotFoundError: If a path is no file.
+            TypeError: If a symbol is no string.
             ValueError: If there is no text, the vocabulary is larger than the
                 text allows or too small for its characters, or text is not
-                UTF-8, or has no encoding.
+                UTF-8, or has no encoding; or a symbol is empty, has spaces in
+                it, comes twice, or is a special piece.
         """
         check_positive(vocabulary_size=vocabulary_size)
         if vocabulary_size < LEAST_VOCABULARY_SIZE:
@@ -148,6 +157,7 @@ class Tokenizer:
                 "SentencePiece has it. Received: "
                 f"character_coverage={character_coverage}."
             )
+        symbols = _checked_symbols(symbols)
         console = rich.console.Console(stderr=True)
         lines = track(
             lines_of(files_or_lines),
@@ -168,6 +178,7 @@ class Tokenizer:
                 byte_fallback=byte_fallback,
                 split_digits=split_digits,
                 character_coverage=character_coverage,
+                user_defined_symbols=symbols,
                 pad_id=PAD_TOKEN_ID,
                 unk_id=UNKNOWN_TOKEN_ID,
                 bos_id=START_TOKEN_ID,
@@ -458,6 +469,18 @@ def _sampled(lines, most):
         elif (place := generator.randrange(count)) < most:
             kept[place] = line
     return kept, count
+
+
+def _checked_symbols(symbols):
+    symbols = check_texts("symbols", symbols)
+    for index, symbol in enumerate(symbols):
+        is_one = symbol.split() == [symbol]
+        if not is_one or symbol in (*SPECIAL_PIECES, *symbols[:index]):
+            raise ValueError(
+                "`symbols` must be without spaces, each another, and none of "
+                f"{', '.join(SPECIAL_PIECES)}. Received: {symbol!r}."
+            )
+    return symbols
 
 
 def _training_error(message, vocabulary_size, text):

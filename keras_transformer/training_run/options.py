@@ -32,6 +32,9 @@ OF_LEARNING = (
     "vocabulary_size",
     "model_type",
     "character_coverage",
+    "byte_fallback",
+    "split_digits",
+    "symbols",
     "separate_vocabularies",
 )
 # What says how large a model is, where it is not the preset's.
@@ -69,6 +72,9 @@ class TrainingOptions:
             with `tokenizer`.
         character_coverage: Share of the text's characters to have pieces for;
             all of them by default.
+        byte_fallback: Whether characters without a piece are spelled in bytes.
+        split_digits: Whether each digit is a piece of its own.
+        symbols: Pieces that are never split, with commas between them.
         tokens_per_batch: Tokens of a batch on each side, with padding.
         max_length: Longest sentence to keep, in tokens.
         learning_rate: Peak learning rate; equation 3's by default.
@@ -164,6 +170,9 @@ class TrainingOptions:
     intermediate_dim: int | None = None
     activation: str | None = None
     attention_dropout: float | None = None
+    byte_fallback: bool | None = None
+    split_digits: bool | None = None
+    symbols: str | None = None
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""

@@ -234,6 +234,9 @@ class TrainingRun(TrainingOptions):
                     vocabulary_size=self.vocabulary_size,
                     model_type=self.model_type,
                     character_coverage=1.0 if coverage is None else coverage,
+                    byte_fallback=bool(self.byte_fallback),
+                    split_digits=bool(self.split_digits),
+                    symbols=self.symbols.split(",") if self.symbols else (),
                 )
                 for text in texts
             ]

@@ -379,6 +379,41 @@ def test_split_digits_gives_each_digit_a_piece():
     assert len(whole.encode("1984")) == 1
 
 
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_symbols_are_never_split(model_type):
+    lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+    tokenizer = kt.Tokenizer.train(
+        lines,
+        vocabulary_size=18,
+        model_type=model_type,
+        symbols=["<2de>", "a,b"],
+        verbose=0,
+    )
+    assert not tokenizer.is_fast
+    for text in ("<2de> the cat", "the a,b", "<2de>a,b", "dog<2de>"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert {"<2de>", "a,b"} & {tokenizer.pieces[index] for index in ids}
+        assert tokenizer.encode_tensor([text]).to_list() == [ids]
+        assert tokenizer.decode_tensor([ids]).numpy() == [text.encode()]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "kind", "message"),
+    [
+        (["<2 de>"], ValueError, "without spaces.* Received: '<2 de>'"),
+        ([""], ValueError, "Received: ''"),
+        (["<a>", "<b>", "<a>"], ValueError, "each another.* Received: '<a>'"),
+        (["</s>"], ValueError, "none of <pad>, .* Received: '</s>'"),
+        ([3], TypeError, "`symbols` must be a sequence of strings"),
+        ("<2de>", TypeError, "`symbols` must be a sequence of strings"),
+    ],
+)
+def test_symbols_that_cannot_be(symbols, kind, message):
+    with pytest.raises(kind, match=message):
+        kt.Tokenizer.train(["the cat"], symbols=symbols)
+
+
 def test_character_coverage_leaves_out_rare_characters(lines):
     options = {"vocabulary_size": 300, "verbose": 0}
     every = kt.Tokenizer.train([*lines, "漢"], **options)
