@@ -1,5 +1,7 @@
 """Batches of sentences of like length, in numpy alone."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 from keras_transformer.checks import check_positive
@@ -52,6 +54,28 @@ def batches_by_length(
                 continue
         batches.append([index])
     return batches
+
+
+def in_threads(function, items, num_threads: int):
+    """Calls a function with each item, several at a time.
+
+    Args:
+        function: The function, which several threads may call.
+        items: What to call it with, each once.
+        num_threads: How many calls there are at a time; 1 for none beside the
+            caller's own thread.
+
+    Yields:
+        What it returned, in the order of `items`.
+    """
+    if num_threads == 1:
+        yield from map(function, items)
+        return
+    threads = ThreadPoolExecutor(num_threads)
+    try:
+        yield from threads.map(function, items)
+    finally:  # an error, or Ctrl-C, does not wait for what has not begun
+        threads.shutdown(cancel_futures=True)
 
 
 def in_text_order(num_texts: int, num_hypotheses: int, found):

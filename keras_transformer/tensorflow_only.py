@@ -77,6 +77,16 @@ def graph(function, inputs):
     return run
 
 
+def computes_on_processor() -> bool:
+    """Whether TensorFlow computes, and has nothing but processors for it."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    kinds = {device.device_type for device in tf.config.list_logical_devices()}
+    return kinds == {"CPU"}
+
+
 def replica_context():
     """What joins the devices of a `tf.distribute` strategy, inside a step.
 

@@ -11,6 +11,7 @@ from keras_transformer.alignment import Alignment
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
+from keras_transformer.batches import in_threads
 from keras_transformer.batches import padded
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
@@ -19,6 +20,7 @@ from keras_transformer.generation import check_prefix_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
+from keras_transformer.tensorflow_only import computes_on_processor
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
@@ -33,6 +35,9 @@ from keras_transformer.weights import named_weights
 # Logits that a batch may have where they are all computed at once, to score
 # what is given: 256 MB in float32.
 LOGITS_PER_BATCH = 2**26
+
+# Batches that TensorFlow decodes at a time on processors.
+BATCHES_AT_ONCE = 2
 
 # Longest source where the model has no limit of its own, in tokens: far more
 # than any sentence, and still within the memory of a usual machine.
@@ -61,9 +66,9 @@ class Translator:
         target_prefix: A sequence of strings, one for each text, that the
             translations begin with.
         return_scores: Whether to return the scores as well.
-        tokens_per_batch: Most tokens to decode at once, with padding and the
-            room for the targets; bounds the memory, whatever the number of
-            texts.
+        tokens_per_batch: Most tokens of a batch, with padding and the room for
+            the targets; bounds the memory, whatever the number of texts. On
+            processors TensorFlow decodes two batches at a time.
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
         search: How to search this time; by default the translator's own.
@@ -179,8 +184,12 @@ class Translator:
             search.num_slots,
             max_length,
         )
+        # Small operations one after another leave cores idle. XLA's use them.
+        beside = computes_on_processor() and not jit_compile
         translations, scores = in_text_order(
-            len(rows), width, map(translate, batches)
+            len(rows),
+            width,
+            in_threads(translate, batches, BATCHES_AT_ONCE if beside else 1),
         )
         return (translations, scores) if return_scores else translations
 

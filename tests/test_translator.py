@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zlib
 
 import keras
@@ -245,6 +246,43 @@ def generated(translator, monkeypatch):
 
     monkeypatch.setattr(translator.model, "generate", recorded)
     return calls
+
+
+@pytest.mark.parametrize(("jit_compile", "most"), [(False, 2), (True, 1)])
+def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
+    texts = TEXTS * 2
+    expected = translator(texts, jit_compile=False)
+    generate, lock, at_once = translator.model.generate, threading.Lock(), [0]
+    both = threading.Barrier(most)
+
+    def counted(source_ids, jit_compile, **options):
+        with lock:
+            at_once.append(at_once[-1] + 1)
+        if len(at_once) <= most + 1:
+            both.wait(timeout=60)
+        found = generate(source_ids, jit_compile=False, **options)
+        with lock:
+            at_once.append(at_once[-1] - 1)
+        return found
+
+    monkeypatch.setattr(translator.model, "generate", counted)
+    options = {"tokens_per_batch": 1, "jit_compile": jit_compile}
+    assert translator(texts, **options) == expected
+    assert max(at_once) == most
+
+
+def test_an_error_does_not_wait_for_all_batches(translator, monkeypatch):
+    calls = []
+
+    def fail(source_ids, **options):
+        calls.append(source_ids)
+        time.sleep(0.1 if len(calls) > 1 else 0)
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(translator.model, "generate", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        translator(["the cat"] * 500, tokens_per_batch=1)
+    assert len(calls) < 50
 
 
 @pytest.mark.parametrize("max_length", [1, 2, 5])

@@ -3,13 +3,13 @@
 import contextlib
 import os
 import queue
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import sentencepiece
 
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
+from keras_transformer.batches import in_threads
 from keras_transformer.batches import padded
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
@@ -133,7 +133,9 @@ class LiteRTTranslator:
             max_rows=min(share, max(HYPOTHESES_PER_BATCH // self.num_slots, 1)),
         )
         translations, scores = in_text_order(
-            len(rows), self.num_hypotheses, self._map(translate, batches)
+            len(rows),
+            self.num_hypotheses,
+            in_threads(translate, batches, self.num_workers),
         )
         # LiteRT keeps no infinity, the score of what does not exist.
         scores[scores <= np.finfo("float32").min] = -np.inf
@@ -157,12 +159,6 @@ class LiteRTTranslator:
         if self.is_fast:
             return join_pieces(self.target, ids)
         return self.target.decode(ids)
-
-    def _map(self, function, batches):
-        if self.num_workers == 1:
-            return [function(batch) for batch in batches]
-        with ThreadPoolExecutor(self.num_workers) as workers:
-            return list(workers.map(function, batches))
 
     def _run(self, signature, **inputs):
         """Runs a signature on an interpreter that no other thread uses."""
