@@ -61,7 +61,7 @@ class Graph:
         import tensorflow as tf
 
         from keras_transformer.decoding import Decode
-        from keras_transformer.tensorflow_only import plain_graph
+        from keras_transformer.tensorflow_only import graph_for
 
         search = search_of(case.search)
 
@@ -70,7 +70,7 @@ class Graph:
         def decode(source_ids):
             lengths = tf.fill([tf.shape(source_ids)[0]], case.length)
             decode = Decode(self.model, search, capacity=case.length)
-            with plain_graph():
+            with graph_for("tensorflow"):
                 found = decode.in_segments(forced(source_ids, lengths))
             return found.target_ids
 

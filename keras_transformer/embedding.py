@@ -10,6 +10,8 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
 from keras_transformer.slices import take
+from keras_transformer.tensorflow_only import is_litert_graph
+from keras_transformer.tensorflow_only import matrix_product
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -89,6 +91,8 @@ class TokenEmbedding(Layer):
             inputs = ops.cast(inputs, self.compute_dtype)
             embeddings = ops.cast(self.embeddings, self.compute_dtype)
             kernel = ops.transpose(embeddings)
+            if is_litert_graph():  # which would copy logits to reshape them
+                return matrix_product(inputs, kernel)
             logits = by_rows(lambda x: ops.matmul(x, kernel), inputs)
             if training:
                 keep_product(logits, inputs, embeddings, self.embeddings)

@@ -8,22 +8,32 @@ import contextvars
 
 import keras
 
-_is_plain = contextvars.ContextVar("is_plain", default=False)
+_runs_on = contextvars.ContextVar("runs_on", default=None)
 
 
 def is_plain_graph() -> bool:
     """Whether a graph of TensorFlow is traced that XLA does not compile."""
-    return _is_plain.get()
+    return _runs_on.get() == "tensorflow"
+
+
+def is_litert_graph() -> bool:
+    """Whether a graph is traced that LiteRT will run."""
+    return _runs_on.get() == "litert"
 
 
 @contextlib.contextmanager
-def plain_graph(is_plain=True):
-    """Makes `is_plain_graph` say so while a graph is traced inside."""
-    token = _is_plain.set(is_plain)
+def graph_for(runtime):
+    """Says what will run a graph that is traced inside.
+
+    Args:
+        runtime: `"tensorflow"` operation by operation, `"litert"`, or `None`
+            for another, such as XLA.
+    """
+    token = _runs_on.set(runtime)
     try:
         yield
     finally:
-        _is_plain.reset(token)
+        _runs_on.reset(token)
 
 
 def jit(function):
@@ -36,7 +46,7 @@ def jit(function):
 
     @tf.function(jit_compile=True, reduce_retracing=True, autograph=False)
     def compiled(*args):
-        with plain_graph(False):
+        with graph_for(None):
             return function(*args)
 
     return compiled
@@ -64,7 +74,7 @@ def graph(function, inputs):
 
     @tf.function(input_signature=[signature], autograph=False)
     def traced(inputs):
-        with plain_graph():
+        with graph_for("tensorflow"):
             return function(inputs)
 
     def run(inputs):
@@ -207,6 +217,8 @@ def small_product(x, y, transpose_y=False):
         y: Float tensor.
         transpose_y: Whether `y` is `(B, N, U, S)`.
     """
+    if is_litert_graph() and x.shape[2] == 1:
+        return _vector_product(x, y, transpose_y)
     if not _is_small_float(x):
         y = keras.ops.transpose(y, (0, 1, 3, 2)) if transpose_y else y
         return keras.ops.matmul(x, y)
@@ -221,6 +233,25 @@ def small_product(x, y, transpose_y=False):
             lambda: tf.matmul(x, y, transpose_b=transpose_y),
         ],
     )
+
+
+def _vector_product(x, y, transpose_y):
+    """Multiplies vectors `(B, N, 1, S)` by matrices, as `small_product` does.
+
+    LiteRT's product of matrices would copy `y` first, into an order which is
+    fast for many vectors.
+    """
+    if transpose_y:
+        return keras.ops.expand_dims(keras.ops.sum(x * y, axis=-1), 2)
+    x = keras.ops.expand_dims(keras.ops.squeeze(x, 2), 3)
+    return keras.ops.sum(x * y, axis=2, keepdims=True)
+
+
+def matrix_product(x, y):
+    """Multiplies `(B, T, D)` by `(D, F)` in one operation of LiteRT."""
+    import tensorflow as tf
+
+    return tf.matmul(x, y)
 
 
 def small_softmax(x):

@@ -16,8 +16,8 @@ from keras_transformer.decoding import Decode
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
 from keras_transformer.serving.warmup import write_warmup_requests
+from keras_transformer.tensorflow_only import graph_for
 from keras_transformer.tensorflow_only import jit
-from keras_transformer.tensorflow_only import plain_graph
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
 
@@ -129,7 +129,7 @@ class TranslationGraph(tf.Module):
     @tf.function(input_signature=[ROWS_SPEC], autograph=False)
     def translate_rows(self, rows):
         """Translates ragged ids `(B, None)`: ids `(B * K, None)`, scores."""
-        with plain_graph():
+        with graph_for("tensorflow"):
             return self._translate_rows(rows, self._search)
 
     @tf.function(input_signature=[ROWS_SPEC], autograph=False)

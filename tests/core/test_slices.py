@@ -100,12 +100,14 @@ def test_a_graph_writes_slices_without_xla(rank):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [0, 1, 70])
-def test_products_of_a_step_are_those_of_any(dtype, rows):
-    """Which TensorFlow computes in other ways in a graph."""
+@pytest.mark.parametrize("queries", [1, 3])
+def test_products_of_a_step_are_those_of_any(dtype, rows, queries):
+    """Which TensorFlow computes in other ways in a graph, and for LiteRT."""
     generator = np.random.default_rng(3)
+    shapes = {"x": (queries, 4), "y": (5, 4), "z": (5, 6)}
     inputs = {
         name: ops.cast(generator.normal(size=(rows, 2, *shape)), dtype)
-        for name, shape in {"x": (3, 4), "y": (5, 4), "z": (5, 6)}.items()
+        for name, shape in shapes.items()
     }
     bias = np.array([0, 0, -1e9, 0, 0], "float32")
 
@@ -121,7 +123,11 @@ def test_products_of_a_step_are_those_of_any(dtype, rows):
         weights = ops.softmax(ops.cast(scores, "float32") + bias)
         return ops.matmul(ops.cast(weights, dtype), z)
 
-    functions = [attended, xla(attended)]
+    def for_litert(inputs):
+        with tensorflow_only.graph_for("litert"):
+            return attended(inputs)
+
+    functions = [attended, xla(attended), for_litert]
     if keras.backend.backend() == "tensorflow":
         functions.append(tensorflow_only.graph(attended, inputs))
     expected = ops.cast(attended(inputs, small=False), "float32")
