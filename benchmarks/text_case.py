@@ -56,15 +56,18 @@ class OurTranslator:
     needs = ()
     jit_compile = False
 
-    def __init__(self, folder, search):
+    def __init__(self, folder, search, operation_threads=0):
+        import tensorflow as tf
+
         import keras_transformer as kt
 
+        tf.config.threading.set_intra_op_parallelism_threads(operation_threads)
         path = os.path.join(folder, "translator")
         self.translator = kt.Translator.load(path)
 
     @staticmethod
     def settings():
-        return [{}]
+        return [{}, {"operation_threads": 1}]
 
     def translate(self, texts):
         return self.translator(texts, jit_compile=self.jit_compile)
@@ -75,6 +78,10 @@ class OurTranslatorXla(OurTranslator):
 
     title = "Translator, XLA"
     jit_compile = True
+
+    @staticmethod
+    def settings():
+        return [{}]
 
 
 class OurSavedModel:

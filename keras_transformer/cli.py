@@ -169,7 +169,8 @@ def translate(
         check_file_to_write(output, overwrite)
     elif overwrite:
         refuse(["overwrite"], "`--output`", "none")
-    translator = _load(folder, dtype)
+    is_typed = sys.stdin.isatty() and not input
+    translator = _load(folder, dtype, is_much=not (texts or is_typed))
     set_search(translator, search_options)
     from keras_transformer.text.lines import chunks
     from keras_transformer.translator import check_line_lengths
@@ -177,7 +178,7 @@ def translate(
     lines_at_once = LINES_AT_ONCE
     if texts:
         check_line_lengths(translator, texts, "the arguments")
-    elif input or not sys.stdin.isatty():
+    elif not is_typed:
         texts = _input_lines(input)
         check_line_lengths(translator, texts, input or STANDARD_INPUT)
     else:
@@ -236,7 +237,7 @@ def evaluate(
         from keras_transformer.translator import first_of
 
     sources, references = _read_pairs(source, target)
-    translator = _load(folder, dtype)
+    translator = _load(folder, dtype, is_much=True)
     set_search(translator, search_options)
     check_line_lengths(translator, sources, source)
     found = first_of(translator(sources))
@@ -591,9 +592,13 @@ def _check_line_lengths(translator, sources, source, translations, target):
     check_line_lengths(translator, translations, target, tokenizer)
 
 
-def _load(folder, dtype=None):
+def _load(folder, dtype=None, is_much=False):
+    """Reads a translator, of which much text is to come or only some."""
     with quiet_start():
+        from keras_transformer.tensorflow_only import give_cores_to_batches
         from keras_transformer.translator import Translator
 
+    if is_much:
+        give_cores_to_batches()
     translator = Translator.load(folder)
     return translator.with_dtype(dtype) if dtype else translator

@@ -5,8 +5,12 @@ Here alone the core imports tensorflow, and only where Keras runs on it.
 
 import contextlib
 import contextvars
+import os
 
 import keras
+
+# Each takes memory of its own.
+MOST_BATCHES_AT_ONCE = 8
 
 _runs_on = contextvars.ContextVar("runs_on", default=None)
 
@@ -87,14 +91,44 @@ def graph(function, inputs):
     return run
 
 
-def computes_on_processor() -> bool:
-    """Whether TensorFlow computes, and has nothing but processors for it."""
+def batches_at_once() -> int:
+    """How many batches TensorFlow is to decode at a time.
+
+    On processors two, as operations one after another leave cores idle; or as
+    many as there are cores for, where the program has said how many threads an
+    operation may have.
+    """
     if keras.backend.backend() != "tensorflow":
-        return False
+        return 1
     import tensorflow as tf
 
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
-    return kinds == {"CPU"}
+    if kinds != {"CPU"}:
+        return 1
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    if not threads:
+        return 2
+    batches = len(os.sched_getaffinity(0)) // threads
+    return max(1, min(batches, MOST_BATCHES_AT_ONCE))
+
+
+def give_cores_to_batches():
+    """Lets each core decode a batch of its own, for programs that decode much.
+
+    The operations of a step are small: to share one among cores, and to wait
+    for all of them, takes longer than many of them do. Without effect where
+    TensorFlow has computed already, or has other devices.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    kinds = {device.device_type for device in tf.config.list_physical_devices()}
+    if kinds == {"CPU"}:
+        cores = len(os.sched_getaffinity(0))
+        threads = max(1, cores // MOST_BATCHES_AT_ONCE)
+        with contextlib.suppress(RuntimeError):  # it has computed
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def replica_context():

@@ -20,7 +20,7 @@ from keras_transformer.generation import check_prefix_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
-from keras_transformer.tensorflow_only import computes_on_processor
+from keras_transformer.tensorflow_only import batches_at_once
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
@@ -35,9 +35,6 @@ from keras_transformer.weights import named_weights
 # Logits that a batch may have where they are all computed at once, to score
 # what is given: 256 MB in float32.
 LOGITS_PER_BATCH = 2**26
-
-# Batches that TensorFlow decodes at a time on processors.
-BATCHES_AT_ONCE = 2
 
 # Longest source where the model has no limit of its own, in tokens: far more
 # than any sentence, and still within the memory of a usual machine.
@@ -68,7 +65,9 @@ class Translator:
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens of a batch, with padding and the room for
             the targets; bounds the memory, whatever the number of texts. On
-            processors TensorFlow decodes two batches at a time.
+            processors TensorFlow decodes two batches at a time. Much text is
+            faster with one on each core, at most 8, which it does after
+            `tf.config.threading.set_intra_op_parallelism_threads(1)`.
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
         search: How to search this time; by default the translator's own.
@@ -184,12 +183,10 @@ class Translator:
             search.num_slots,
             max_length,
         )
-        # Small operations one after another leave cores idle. XLA's use them.
-        beside = computes_on_processor() and not jit_compile
+        # XLA's operations use all cores by themselves.
+        beside = 1 if jit_compile else batches_at_once()
         translations, scores = in_text_order(
-            len(rows),
-            width,
-            in_threads(translate, batches, BATCHES_AT_ONCE if beside else 1),
+            len(rows), width, in_threads(translate, batches, beside)
         )
         return (translations, scores) if return_scores else translations
 

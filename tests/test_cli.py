@@ -24,6 +24,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import cli
+from keras_transformer import tensorflow_only
 from keras_transformer import transformer
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as training_run
@@ -539,6 +540,29 @@ def test_file_is_translated_to_a_file(trained, tmp_path):
     assert (result.code, result.output, result.errors) == (0, "", "")
     expected = trained.translator([source for source, _ in PAIRS])
     assert output.read_text().split("\n") == [*expected, ""]
+
+
+@pytest.mark.parametrize(
+    ("command", "is_much"),
+    [
+        (["translate", "-i", "SOURCE"], True),
+        (["translate"], True),  # what is piped in
+        (["evaluate", "SOURCE", "TARGET"], True),
+        (["translate", "the cat"], False),
+        (["score", "SOURCE", "TARGET"], False),
+    ],
+)
+def test_much_text_has_a_batch_on_each_core(
+    trained, monkeypatch, command, is_much
+):
+    calls = []
+    monkeypatch.setattr(
+        tensorflow_only, "give_cores_to_batches", lambda: calls.append(1)
+    )
+    files = {"SOURCE": trained.source, "TARGET": trained.target}
+    name, *arguments = (files.get(word, word) for word in command)
+    assert run(name, trained.folder, *arguments).code == 0
+    assert calls == [1] * is_much
 
 
 def test_existing_output_is_left_untouched(trained, tmp_path):

@@ -18,9 +18,11 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import atomic
+from keras_transformer import tensorflow_only
 from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
 from keras_transformer.alignment import Alignment
@@ -250,6 +252,7 @@ def generated(translator, monkeypatch):
 
 @pytest.mark.parametrize(("jit_compile", "most"), [(False, 2), (True, 1)])
 def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
+    set_threads(monkeypatch, threads=0, cores=16)
     texts = TEXTS * 2
     expected = translator(texts, jit_compile=False)
     generate, lock, at_once = translator.model.generate, threading.Lock(), [0]
@@ -269,6 +272,43 @@ def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
     options = {"tokens_per_batch": 1, "jit_compile": jit_compile}
     assert translator(texts, **options) == expected
     assert max(at_once) == most
+
+
+def set_threads(monkeypatch, threads, cores):
+    """Says how many threads an operation may have, and how many cores are."""
+    monkeypatch.setattr(
+        tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "expected"),
+    [(0, 16, 2), (1, 1, 1), (1, 2, 2), (1, 64, 8), (3, 16, 5), (4, 2, 1)],
+)
+def test_a_batch_for_the_threads_of_each_operation(
+    monkeypatch, threads, cores, expected
+):
+    set_threads(monkeypatch, threads, cores)
+    assert tensorflow_only.batches_at_once() == expected
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (20, 2)])
+def test_much_text_has_a_batch_on_each_core(monkeypatch, cores, threads):
+    set_threads(monkeypatch, 0, cores)
+    given = []
+    name = "set_intra_op_parallelism_threads"
+    monkeypatch.setattr(tf.config.threading, name, given.append)
+    tensorflow_only.give_cores_to_batches()
+    assert given == [threads]
+
+
+def test_threads_stay_once_tensorflow_has_computed():
+    before = tf.config.threading.get_intra_op_parallelism_threads()
+    tf.constant(1) + 1
+    tensorflow_only.give_cores_to_batches()
+    after = tf.config.threading.get_intra_op_parallelism_threads()
+    assert after == before
 
 
 def test_an_error_does_not_wait_for_all_batches(translator, monkeypatch):
