@@ -11,6 +11,7 @@ thread pools that no other one disturbs.
 import importlib.util
 import math
 import os
+import queue
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -102,7 +103,8 @@ class Xla(Graph):
 class LiteRT(Graph):
     """The graph of a LiteRT file, with its best thread setting.
 
-    Several workers share the sentences, as those of `LiteRTTranslator` do.
+    Workers decode the sentences batch by batch, as those of `LiteRTTranslator`
+    do.
     """
 
     title = "ours, LiteRT float32"
@@ -125,26 +127,36 @@ class LiteRT(Graph):
     def prepare(self, case, num_threads=1, num_workers=1):
         from ai_edge_litert.interpreter import Interpreter
 
-        parts = []
-        for part in np.array_split(sources(case), num_workers):
+        from keras_transformer.serving import litert_translator
+
+        share = math.ceil(case.batch / num_workers)
+        most = litert_translator.HYPOTHESES_PER_BATCH // case.width
+        size = max(min(share, most), 1)
+        batches = [
+            sources(case)[start : start + size]
+            for start in range(0, case.batch, size)
+        ]
+        runners = queue.SimpleQueue()
+        for _ in range(num_workers):
             interpreter = Interpreter(
                 model_content=self._content(case.search),
                 num_threads=num_threads,
             )
-            inputs = {
-                "source_ids": part,
-                "lengths": np.full(len(part), case.length, "int32"),
-            }
-            parts.append((interpreter.get_signature_runner(), inputs))
+            runners.put(interpreter.get_signature_runner())
 
-        def run(part):
-            runner, inputs = part
-            return runner(**inputs)["target_ids"][:, 0]
+        def run(batch):
+            runner = runners.get()
+            lengths = np.full(len(batch), case.length, "int32")
+            try:
+                found = runner(source_ids=batch, lengths=lengths)
+            finally:
+                runners.put(runner)
+            return found["target_ids"][:, 0]
 
         if num_workers == 1:
-            return lambda: run(parts[0])
+            return lambda: np.concatenate([*map(run, batches)])
         workers = ThreadPoolExecutor(num_workers)
-        return lambda: np.concatenate([*workers.map(run, parts)])
+        return lambda: np.concatenate([*workers.map(run, batches)])
 
     def _content(self, name):
         """Converts as `export_litert` does, with lengths to choose."""
