@@ -1,5 +1,6 @@
 """Batches of sentences of like length, in numpy alone."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -76,6 +77,13 @@ def in_threads(function, items, num_threads: int):
         yield from threads.map(function, items)
     finally:  # an error, or Ctrl-C, does not wait for what has not begun
         threads.shutdown(cancel_futures=True)
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def in_text_order(num_texts: int, num_hypotheses: int, found):

@@ -5,9 +5,10 @@ Here alone the core imports tensorflow, and only where Keras runs on it.
 
 import contextlib
 import contextvars
-import os
 
 import keras
+
+from keras_transformer.batches import num_cores
 
 # Each takes memory of its own.
 MOST_BATCHES_AT_ONCE = 8
@@ -108,7 +109,7 @@ def batches_at_once() -> int:
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     if not threads:
         return 2
-    batches = len(os.sched_getaffinity(0)) // threads
+    batches = num_cores() // threads
     return max(1, min(batches, MOST_BATCHES_AT_ONCE))
 
 
@@ -125,8 +126,7 @@ def give_cores_to_batches():
 
     kinds = {device.device_type for device in tf.config.list_physical_devices()}
     if kinds == {"CPU"}:
-        cores = len(os.sched_getaffinity(0))
-        threads = max(1, cores // MOST_BATCHES_AT_ONCE)
+        threads = max(1, num_cores() // MOST_BATCHES_AT_ONCE)
         with contextlib.suppress(RuntimeError):  # it has computed
             tf.config.threading.set_intra_op_parallelism_threads(threads)
 

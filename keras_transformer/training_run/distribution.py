@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import pickle
 from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from keras_transformer.batches import num_cores
 
 DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
 
@@ -44,7 +45,7 @@ class Distribution:
         """What is trained on, in words."""
         kind = _kind_of_devices()
         if kind == "CPU" and self.num_devices == 1:
-            return f"the CPU, {_count(_num_cores(), 'core')}"
+            return f"the CPU, {_count(num_cores(), 'core')}"
         devices = _count(self.num_devices, kind)
         if self.num_processes > 1:
             devices += f" of {self.num_processes} processes"
@@ -213,12 +214,6 @@ def _kind_of_devices():
 
         return jax.local_devices()[0].platform.upper()
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-
-
-def _num_cores():
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def _count(number, noun):
