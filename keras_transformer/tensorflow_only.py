@@ -5,6 +5,7 @@ Here alone the core imports tensorflow, and only where Keras runs on it.
 
 import contextlib
 import contextvars
+import os
 
 import keras
 
@@ -96,7 +97,7 @@ def batches_at_once() -> int:
     """How many batches TensorFlow is to decode at a time.
 
     On processors two, as operations one after another leave cores idle; or as
-    many as there are cores for, where the program has said how many threads an
+    many as there are cores for, where somebody has said how many threads an
     operation may have.
     """
     if keras.backend.backend() != "tensorflow":
@@ -106,7 +107,7 @@ def batches_at_once() -> int:
     kinds = {device.device_type for device in tf.config.list_logical_devices()}
     if kinds != {"CPU"}:
         return 1
-    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    threads = _operation_threads()
     if not threads:
         return 2
     batches = num_cores() // threads
@@ -118,9 +119,10 @@ def give_cores_to_batches():
 
     The operations of a step are small: to share one among cores, and to wait
     for all of them, takes longer than many of them do. Without effect where
-    TensorFlow has computed already, or has other devices.
+    TensorFlow has computed already, has other devices, or was told how many
+    threads an operation may have.
     """
-    if keras.backend.backend() != "tensorflow":
+    if keras.backend.backend() != "tensorflow" or _operation_threads():
         return
     import tensorflow as tf
 
@@ -129,6 +131,15 @@ def give_cores_to_batches():
         threads = max(1, num_cores() // MOST_BATCHES_AT_ONCE)
         with contextlib.suppress(RuntimeError):  # it has computed
             tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
+def _operation_threads() -> int:
+    """How many threads an operation may have, 0 for as TensorFlow thinks."""
+    import tensorflow as tf
+
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    told = os.environ.get("TF_NUM_INTRAOP_THREADS", "")  # TensorFlow's own
+    return threads or (int(told) if told.isdecimal() else 0)
 
 
 def replica_context():
@@ -226,29 +237,19 @@ def write_slice(x, position, update):
     """
     import tensorflow as tf
 
-    end = position + size(update, 2)
-    if len(x.shape) == 4:
-        # As matrices, in which TensorFlow finds places in half of the time.
-        heads, length, width = (size(x, axis) for axis in (1, 2, 3))
-        y = tf.raw_ops.TensorStridedSliceUpdate(
-            input=tf.reshape(x, [-1, length * width]),
-            begin=[0, position * width],
-            end=[0, end * width],
-            strides=[1, 1],
-            value=tf.reshape(update, [-1, size(update, 2) * width]),
-            begin_mask=0b01,
-            end_mask=0b01,
-        )
-        return tf.reshape(y, [-1, heads, length, width])
-    return tf.raw_ops.TensorStridedSliceUpdate(
-        input=x,
-        begin=[0, 0, position],
-        end=[0, 0, end],
-        strides=[1, 1, 1],
-        value=update,
-        begin_mask=0b011,
-        end_mask=0b011,
+    # As matrices, in which TensorFlow finds places in half of the time.
+    sizes = [size(x, axis) for axis in range(1, len(x.shape))]
+    width = sizes[2] if len(sizes) == 3 else 1
+    y = tf.raw_ops.TensorStridedSliceUpdate(
+        input=tf.reshape(x, [-1, sizes[1] * width]),
+        begin=[0, position * width],
+        end=[0, (position + size(update, 2)) * width],
+        strides=[1, 1],
+        value=tf.reshape(update, [-1, size(update, 2) * width]),
+        begin_mask=0b01,
+        end_mask=0b01,
     )
+    return tf.reshape(y, [-1, *sizes])
 
 
 def small_product(x, y, transpose_y=False):

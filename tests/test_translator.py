@@ -279,7 +279,10 @@ def set_threads(monkeypatch, threads, cores):
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
     )
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda _: set(range(cores)), raising=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -301,6 +304,24 @@ def test_much_text_has_a_batch_on_each_core(monkeypatch, cores, threads):
     monkeypatch.setattr(tf.config.threading, name, given.append)
     tensorflow_only.give_cores_to_batches()
     assert given == [threads]
+
+
+@pytest.mark.parametrize(("told", "expected"), [("4", 4), ("", 2), ("x", 2)])
+def test_the_environment_may_say_the_threads(monkeypatch, told, expected):
+    set_threads(monkeypatch, 0, 16)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", told)
+    assert tensorflow_only.batches_at_once() == expected
+
+
+@pytest.mark.parametrize(("threads", "told"), [(3, ""), (0, "3")])
+def test_threads_that_were_chosen_stay(monkeypatch, threads, told):
+    set_threads(monkeypatch, threads, 16)
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", told)
+    given = []
+    name = "set_intra_op_parallelism_threads"
+    monkeypatch.setattr(tf.config.threading, name, given.append)
+    tensorflow_only.give_cores_to_batches()
+    assert given == []
 
 
 def test_threads_stay_once_tensorflow_has_computed():
