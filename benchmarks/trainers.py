@@ -345,17 +345,28 @@ class Marian(Torch):
 
 
 class Engine(NamedTuple):
-    """A library, in one of the ways to use it."""
+    """A library, in one of the ways to use it.
+
+    Attributes:
+        library: Of Keras or torch.
+        dtype: What it computes in.
+        is_compiled: Whether its compiler compiles a step.
+        has_one_thread: Whether an operation of TensorFlow has one thread, and
+            a step of ours computes a part of a batch on each core.
+    """
 
     library: type
     dtype: str
     is_compiled: bool = False
+    has_one_thread: bool = False
 
     @property
     def title(self) -> str:
         parts = [self.library.title, self.dtype]
         if self.is_compiled:
             parts.append(self.library.compiler)
+        if self.has_one_thread:
+            parts.append("one thread")
         return ", ".join(parts)
 
     @property
@@ -365,13 +376,21 @@ class Engine(NamedTuple):
 
 _CPU = {
     "ours-float32": Engine(Ours, "float32"),
+    "ours-float32-thread": Engine(Ours, "float32", has_one_thread=True),
     "ours-float32-deterministic": Engine(OursDeterministic, "float32"),
     "ours-float32-xla": Engine(Ours, "float32", is_compiled=True),
     "ours-bfloat16": Engine(Ours, "bfloat16"),
+    "ours-bfloat16-thread": Engine(Ours, "bfloat16", has_one_thread=True),
     "ours-bfloat16-xla": Engine(Ours, "bfloat16", is_compiled=True),
     "keras-hub-float32": Engine(KerasHub, "float32"),
+    "keras-hub-float32-thread": Engine(
+        KerasHub, "float32", has_one_thread=True
+    ),
     "keras-hub-float32-xla": Engine(KerasHub, "float32", is_compiled=True),
     "keras-hub-bfloat16": Engine(KerasHub, "bfloat16"),
+    "keras-hub-bfloat16-thread": Engine(
+        KerasHub, "bfloat16", has_one_thread=True
+    ),
     "keras-hub-bfloat16-xla": Engine(KerasHub, "bfloat16", is_compiled=True),
     "torch-float32": Engine(Torch, "float32"),
     "torch-float32-compiled": Engine(Torch, "float32", is_compiled=True),
@@ -395,7 +414,12 @@ ENGINES = {
     },
 }
 # Whose steps can be profiled: XLA makes one operation of them all.
-PROFILED = ("ours-float32", "ours-bfloat16")
+PROFILED = (
+    "ours-float32",
+    "ours-float32-thread",
+    "ours-bfloat16",
+    "ours-bfloat16-thread",
+)
 BASELINES = {"tensorflow": "torch-float32", "jax": "torch-bfloat16-compiled"}
 
 
@@ -408,7 +432,7 @@ def measure(engine: Engine, case: TrainingCase) -> dict:
         that of the GPU where there is one.
     """
     start = time.perf_counter()
-    trainer = engine.library(case, engine.dtype, engine.is_compiled)
+    trainer = _made(engine, case)
     if case.text:
         warm_up = batches = trainer.epoch(case)
     else:
@@ -426,11 +450,19 @@ def measure(engine: Engine, case: TrainingCase) -> dict:
 
 def profile(engine: Engine, case: TrainingCase) -> dict[str, float]:
     """Where the time of a step goes, in milliseconds by operation."""
-    trainer = engine.library(case, engine.dtype, engine.is_compiled)
+    trainer = _made(engine, case)
     batch = synthetic_batch(case)
     trainer.train(trainer.repeated(batch, WARM_UP))
     seconds = trainer.profile(trainer.repeated(batch, case.steps))
     return {name: 1000 * seconds[name] / case.steps for name in seconds}
+
+
+def _made(engine, case):
+    if engine.has_one_thread:
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+    return engine.library(case, engine.dtype, engine.is_compiled)
 
 
 def _positions(hidden_dim):

@@ -72,9 +72,11 @@ def measure(
     All with the same sizes, batches, loss and optimizer, each run in a new
     process. Prints a table, and writes it with the raw times and a plot.
 
-    Engines: ours and keras-hub, each -float32, -float32-xla, -bfloat16 and
-    -bfloat16-xla; ours-float32-deterministic; torch-float32,
-    torch-float32-compiled, torch-bfloat16, torch-bfloat16-compiled;
+    Engines: ours and keras-hub, each -float32, -float32-thread (an operation
+    has one, ours a part of a batch on each core), -float32-xla, -bfloat16,
+    -bfloat16-thread and -bfloat16-xla; ours-float32-deterministic;
+    torch-float32, torch-float32-compiled, torch-bfloat16,
+    torch-bfloat16-compiled;
     marian-float32, marian-bfloat16. On jax those of bfloat16, Keras compiled:
     25,000 tokens on each side, for a GPU.
 

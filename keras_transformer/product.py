@@ -4,7 +4,8 @@ The gradient of a loss with respect to logits `x E^T` is as large as they are,
 `(B, T, V)`. A training step asks for those of `x` and `E` alone, which the
 loss can compute without it. Keras hands losses and metrics nothing but logits,
 so they carry `x` and `E` to the loss as they carry their mask, and what the
-loss has found to metrics.
+loss has found to metrics. Where a step computes a batch in parts, they carry
+the logits of each, and are joined only if something else looks at them.
 """
 
 import contextlib
@@ -13,6 +14,10 @@ from typing import NamedTuple
 
 import keras
 from keras import ops
+
+from keras_transformer.slices import join_rows
+from keras_transformer.slices import pick
+from keras_transformer.slices import split_rows
 
 
 class Product(NamedTuple):
@@ -50,37 +55,55 @@ def keep_product(logits, vectors, embeddings, weight):
         logits._kept_product = (vectors, embeddings, weight)
 
 
+def join_logits(parts):
+    """Makes logits `(B, T, V)` of those of the parts of a batch."""
+    logits = join_rows(parts)
+    if len(parts) > 1:
+        logits._parts = tuple(parts)
+    return logits
+
+
+def pick_logits(logits, ids):
+    """Picks those of ids `(B, T)` from logits, part by part: `(B, T)`."""
+    parts = _parts_of(logits)
+    ids_of_parts = split_rows(ids, len(parts))
+    return join_rows([*map(pick, parts, ids_of_parts)])
+
+
 @contextlib.contextmanager
-def offered_product(logits):
+def offered_products(logits):
     """Lets a loss leave out the gradient of logits, inside the context.
 
-    Nothing is offered where logits are no product, or one that was changed.
+    Nothing is offered where logits are no products, or were changed.
     """
-    if not hasattr(logits, "_kept_product"):
+    parts = _parts_of(logits)
+    if not all(hasattr(part, "_kept_product") for part in parts):
         yield
         return
-    logits._offered_product = Product(logits, *logits._kept_product)
+    logits._offered_products = [
+        Product(part, *part._kept_product) for part in parts
+    ]
     try:
         yield
     finally:
-        del logits._offered_product
+        del logits._offered_products
 
 
-def cast_product(logits, dtype):
+def cast_products(logits, dtype):
     """Casts logits, which go on offering what they offered.
 
     A loss of Keras casts them before it calls what computes it.
     """
     cast = ops.cast(logits, dtype)
-    for name in ("_keras_mask", "_offered_product"):
+    for name in ("_keras_mask", "_offered_products"):
         if hasattr(logits, name):
             setattr(cast, name, getattr(logits, name))
     return cast
 
 
-def product_of(logits):
-    """Returns the `Product` that is offered, or `None`."""
-    return getattr(logits, "_offered_product", None)
+def products_of(logits):
+    """Returns the `Product` of each part, if they are offered, or `None`."""
+    return getattr(logits, "_offered_products", None)
 
 
 def keep_log_normalizers(logits, log_normalizers):
@@ -90,4 +113,12 @@ def keep_log_normalizers(logits, log_normalizers):
 
 def log_normalizers_of(logits):
     """Returns what a loss has noted, or `None`; without its gradient."""
-    return getattr(logits, "_log_normalizers", None)
+    parts = _parts_of(logits)
+    if not all(hasattr(part, "_log_normalizers") for part in parts):
+        return None
+    return join_rows([part._log_normalizers for part in parts])
+
+
+def _parts_of(logits):
+    """Returns what logits were joined of, or they themselves."""
+    return getattr(logits, "_parts", (logits,))

@@ -1,5 +1,7 @@
 """Places of a tensor: taking and writing at some, and their numbers."""
 
+import itertools
+
 import keras
 from keras import ops
 
@@ -44,6 +46,28 @@ def pick(x, places):
         return tensorflow_only.gather(x, places, axis=last, batch_dims=last)
     places = ops.expand_dims(places, -1)
     return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
+
+
+def split_rows(x, count):
+    """Takes rows as so many tensors, whose numbers of rows differ by one.
+
+    Args:
+        x: Tensor `(B, ...)`.
+        count: Number of tensors, from 1.
+
+    Returns:
+        A list, which `join_rows` makes `x` of again.
+    """
+    if count == 1:
+        return [x]
+    rows = tensorflow_only.size(x, 0)
+    bounds = [rows * place // count for place in range(count + 1)]
+    return [x[start:end] for start, end in itertools.pairwise(bounds)]
+
+
+def join_rows(parts):
+    """Joins tensors along the first axis."""
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=0)
 
 
 def write_slice(x, position, update):

@@ -13,6 +13,8 @@ from keras_transformer.batches import num_cores
 
 # Each takes memory of its own.
 MOST_BATCHES_AT_ONCE = 8
+# Parts of a batch; each is a graph of its own, which takes seconds to make.
+MOST_PARTS_AT_ONCE = 4
 
 _runs_on = contextvars.ContextVar("runs_on", default=None)
 
@@ -104,14 +106,26 @@ def batches_at_once() -> int:
         return 1
     import tensorflow as tf
 
-    kinds = {device.device_type for device in tf.config.list_logical_devices()}
-    if kinds != {"CPU"}:
+    if not _are_cpus(tf.config.list_logical_devices()):
         return 1
-    threads = _operation_threads()
-    if not threads:
-        return 2
-    batches = num_cores() // threads
-    return max(1, min(batches, MOST_BATCHES_AT_ONCE))
+    return min(_operations_at_once() or 2, MOST_BATCHES_AT_ONCE)
+
+
+def parts_at_once() -> int:
+    """How many parts of a batch a step of training is to compute at a time.
+
+    As many as there are cores for, in a graph for processors, where somebody
+    has said how many threads an operation may have; otherwise one.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    if tf.executing_eagerly() or replica_context() is not None:
+        return 1
+    if not _are_cpus(tf.config.list_logical_devices()):
+        return 1
+    return min(_operations_at_once() or 1, MOST_PARTS_AT_ONCE)
 
 
 def give_cores_to_batches():
@@ -122,15 +136,33 @@ def give_cores_to_batches():
     TensorFlow has computed already, has other devices, or was told how many
     threads an operation may have.
     """
+    _give_cores(MOST_BATCHES_AT_ONCE)
+
+
+def give_cores_to_parts():
+    """Lets each core train on its part of a batch, likewise."""
+    _give_cores(MOST_PARTS_AT_ONCE)
+
+
+def _give_cores(most):
     if keras.backend.backend() != "tensorflow" or _operation_threads():
         return
     import tensorflow as tf
 
-    kinds = {device.device_type for device in tf.config.list_physical_devices()}
-    if kinds == {"CPU"}:
-        threads = max(1, num_cores() // MOST_BATCHES_AT_ONCE)
+    if _are_cpus(tf.config.list_physical_devices()):
+        threads = max(1, num_cores() // most)
         with contextlib.suppress(RuntimeError):  # it has computed
             tf.config.threading.set_intra_op_parallelism_threads(threads)
+
+
+def _are_cpus(devices):
+    return all(device.device_type == "CPU" for device in devices)
+
+
+def _operations_at_once() -> int:
+    """How many operations there are cores for, 0 where each may have all."""
+    threads = _operation_threads()
+    return max(1, num_cores() // threads) if threads else 0
 
 
 def _operation_threads() -> int:

@@ -25,12 +25,15 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.masking import token_weights
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
-from keras_transformer.product import offered_product
+from keras_transformer.product import join_logits
+from keras_transformer.product import offered_products
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
+from keras_transformer.slices import split_rows
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.tensorflow_only import parts_at_once
 from keras_transformer.training_data import check_keys
 from keras_transformer.training_data import check_training_data
 from keras_transformer.training_data import is_dataset
@@ -378,13 +381,14 @@ class Transformer(Freezable, keras.Model):
 
     def call(self, inputs, training=None):
         check_keys("inputs", inputs)
-        source_ids = ops.cast(inputs["source_ids"], "int32")
-        target_ids = ops.cast(inputs["target_ids"], "int32")
-        encoded = self.encode(source_ids, training=training)  # (B, S, D)
-        x = self._decode(
-            target_ids, encoded, padding_mask(source_ids), training=training
+        count = self._num_parts() if training else 1
+        parts = (
+            split_rows(ops.cast(inputs[name], "int32"), count)
+            for name in ("source_ids", "target_ids")
         )
-        return self.project(x)  # (B, T, V)
+        return join_logits(
+            [self._logits(*ids, training) for ids in zip(*parts, strict=True)]
+        )
 
     def compute_loss(
         self,
@@ -405,7 +409,7 @@ class Transformer(Freezable, keras.Model):
         # XLA makes one pass over memory of what is computed with the logits.
         if not training or self.jit_compile:
             return super().compute_loss(*arguments)
-        with offered_product(y_pred):
+        with offered_products(y_pred):
             return super().compute_loss(*arguments)
 
     def make_train_function(self, force=False):
@@ -679,6 +683,12 @@ class Transformer(Freezable, keras.Model):
         another device, nothing does. The look begins a dataset once more than
         training does: what it reads must not be used up by that.
 
+        On processors the operations of a small model are faster undivided.
+        After `tf.config.threading.set_intra_op_parallelism_threads(1)`, at the
+        start of a program, a step computes a batch in as many parts as there
+        are cores, 4 at most, at the same time; unless it is compiled, or a
+        subclass overrides `encode` or `project`.
+
         `class_weight` is refused, which Keras takes for labels of one class a
         row; `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
         """
@@ -794,6 +804,25 @@ class Transformer(Freezable, keras.Model):
             name=name,
             dtype=self.dtype_policy,
         )
+
+    def _num_parts(self):
+        """How many parts of a batch a training step computes at a time.
+
+        What a subclass computes may depend on the whole.
+        """
+        is_own = all(
+            getattr(type(self), name) is getattr(Transformer, name)
+            for name in ("encode", "project")
+        )
+        is_compiled = self.compiled and self.jit_compile
+        return parts_at_once() if is_own and not is_compiled else 1
+
+    def _logits(self, source_ids, target_ids, training):
+        encoded = self.encode(source_ids, training=training)  # (B, S, D)
+        x = self._decode(
+            target_ids, encoded, padding_mask(source_ids), training=training
+        )
+        return self.project(x)  # (B, T, V)
 
     def _decode(self, target_ids, encoded, encoded_mask, **options):
         x = self.target_positions(self.target_embedding(target_ids))

@@ -632,6 +632,58 @@ def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
     assert common < every
 
 
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({"hidden_dim": 256}, 1),
+        ({"hidden_dim": 258}, 0),
+        ({"distribute": "mirrored"}, 0),
+    ],
+    ids=str,
+)
+def test_cores_train_narrow_models_in_parts(
+    text, tmp_path, monkeypatch, settings, expected
+):
+    given = []
+    monkeypatch.setattr(
+        run_module, "give_cores_to_parts", lambda: given.append(1)
+    )
+    monkeypatch.setattr(TrainingRun, "_fit", lambda run, data: None)
+    train(tmp_path / "run", text, settings)
+    assert len(given) == expected
+
+
+# A training in a new process, and the threads that an operation has then.
+IN_PARTS = """
+import json
+import sys
+
+import tensorflow as tf
+
+from keras_transformer.training_run import TrainingRun
+
+folder, settings, *text = sys.argv[1:]
+TrainingRun(folder, **json.loads(settings)).train(*text)
+print("threads", tf.config.threading.get_intra_op_parallelism_threads())
+"""
+
+
+def test_a_training_has_not_computed_before_it_gives_cores(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", IN_PARTS),
+            *(tmp_path / "run", json.dumps({**SETTINGS, **SMALL}), *text),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "threads 1"
+
+
 def test_muon_updates_the_matrices_of_layers(text, tmp_path):
     settings = {
         "optimizer": "muon",

@@ -5,16 +5,18 @@ from keras import ops
 
 from keras_transformer.checks import check_share
 from keras_transformer.masking import spread_over_tokens
-from keras_transformer.product import cast_product
+from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
-from keras_transformer.product import product_of
+from keras_transformer.product import products_of
+from keras_transformer.slices import join_rows
 from keras_transformer.slices import pick
+from keras_transformer.slices import split_rows
 from keras_transformer.tensorflow_only import map_blocks
 from keras_transformer.tensorflow_only import replica_context
 
-# Logits whose softmax is computed at once, where they are a product: 16 MB in
+# Logits whose softmax is computed at once, where they are a product: 4 MB in
 # float32.
-LOGITS_PER_BLOCK = 2**22
+LOGITS_PER_BLOCK = 2**20
 
 # TensorFlow copies rows that do not begin at a multiple of 64 bytes, which so
 # many in half precision are.
@@ -77,8 +79,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     def __call__(self, y_true, y_pred, sample_weight=None):
         if sample_weight is not None:
             sample_weight = spread_over_tokens(sample_weight, y_true)
-        if product_of(y_pred) is not None:
-            y_pred = cast_product(y_pred, self.dtype)
+        if products_of(y_pred) is not None:
+            y_pred = cast_products(y_pred, self.dtype)
         loss = super().__call__(y_true, y_pred, sample_weight)
         replicas = replica_context()
         if replicas is None or self.reduction != "mean_with_sample_weight":
@@ -127,9 +129,16 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
         Float32 tensor `(B, T)`, in nats.
     """
     ids = ops.cast(ids, "int32")
-    product = product_of(logits)
-    if product is not None:
-        return _product_crossentropy(ids, product, label_smoothing)
+    products = products_of(logits)
+    if products is not None:
+        return join_rows(
+            [
+                _product_crossentropy(of_part, product, label_smoothing)
+                for of_part, product in zip(
+                    split_rows(ids, len(products)), products, strict=True
+                )
+            ]
+        )
 
     @ops.custom_gradient
     def crossentropy(logits):

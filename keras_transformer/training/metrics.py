@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.masking import token_weights
 from keras_transformer.product import log_normalizers_of
-from keras_transformer.slices import pick
+from keras_transformer.product import pick_logits
 from keras_transformer.training.loss import smoothed_crossentropy
 
 
@@ -71,7 +71,7 @@ class Perplexity(keras.metrics.Mean):
         if log_normalizers is None:
             nats = smoothed_crossentropy(y_true, y_pred)
         else:
-            label_logits = pick(y_pred, ops.cast(y_true, "int32"))
+            label_logits = pick_logits(y_pred, ops.cast(y_true, "int32"))
             nats = log_normalizers - ops.cast(label_logits, "float32")
         super().update_state(nats, token_weights(y_true, sample_weight))
 

@@ -16,6 +16,7 @@ from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_file
 from keras_transformer.process import signals_handled
+from keras_transformer.tensorflow_only import give_cores_to_parts
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.text.lines import lines_of
@@ -45,6 +46,10 @@ from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite
+
+# Up to this `hidden_dim` training is faster with parts of a batch on the cores
+# than with operations shared among them.
+WIDEST_IN_PARTS = 256
 
 
 class TrainingRun(TrainingOptions):
@@ -131,6 +136,9 @@ class TrainingRun(TrainingOptions):
                     stack, source, target, data, resume, overwrite
                 )
             )
+            is_narrow = start.config()["hidden_dim"] <= WIDEST_IN_PARTS
+            if is_narrow and self.distribute is None:
+                give_cores_to_parts()  # before anything is computed
             tokenizers = start.tokenizers()
             self._read(source, target, validation, tokenizers)
             self._make_model(start, tokenizers)

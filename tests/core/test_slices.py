@@ -6,8 +6,10 @@ import pytest
 from keras import ops
 
 from keras_transformer import tensorflow_only
+from keras_transformer.slices import join_rows
 from keras_transformer.slices import numbered
 from keras_transformer.slices import pick
+from keras_transformer.slices import split_rows
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 
@@ -50,6 +52,23 @@ def test_one_entry_of_each_row_is_picked(rank):
 
     for function in (picked, xla(picked), of_any_size(picked, rank, "int32")):
         np.testing.assert_array_equal(function(x), expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 8])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_rows_are_split_evenly_and_joined(rows, count):
+    x = np.arange(rows * 5, dtype="int32").reshape((rows, 5))
+
+    def again(x):
+        parts = split_rows(x, count)
+        assert len(parts) == count
+        return join_rows(parts)
+
+    for function in (again, of_any_size(again, 2, "int32")):
+        np.testing.assert_array_equal(function(x), x)
+    sizes = [len(part) for part in split_rows(x, count)]
+    assert sum(sizes) == rows
+    assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 7, 5)])

@@ -10,8 +10,8 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.product import log_normalizers_of
-from keras_transformer.product import offered_product
-from keras_transformer.product import product_of
+from keras_transformer.product import offered_products
+from keras_transformer.product import products_of
 from keras_transformer.training import loss as loss_module
 from keras_transformer.training.loss import smoothed_crossentropy
 
@@ -290,7 +290,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.product import offered_product
+from keras_transformer.product import offered_products
 from keras_transformer.serving.run_export import peak_bytes
 
 layer = kt.TokenEmbedding(16_000, 4, dtype="bfloat16")
@@ -304,7 +304,7 @@ def step(x):
     with tf.GradientTape() as tape:
         tape.watch(x)
         logits = layer(x, reverse=True, training=True)
-        with offered_product(logits):
+        with offered_products(logits):
             value = loss(labels, logits)
     return tape.gradient(value, [x, layer.embeddings.value])
 
@@ -335,7 +335,7 @@ def test_product_is_offered_to_the_loss_of_a_training_step_alone(options):
 
     class Noting(kt.LabelSmoothedCrossentropy):
         def call(self, y_true, y_pred):
-            offers.append(product_of(y_pred) is not None)
+            offers.append(products_of(y_pred) is not None)
             return super().call(y_true, y_pred)
 
     loss = Noting()
@@ -344,7 +344,7 @@ def test_product_is_offered_to_the_loss_of_a_training_step_alone(options):
         model.compile(loss=loss, jit_compile=False)
         logits = model(inputs, training=training)
         model.compute_loss(inputs, labels, logits, training=training)
-        assert product_of(logits) is None
+        assert products_of(logits) is None
     model.compile(loss=loss, jit_compile=True)
     model.compute_loss(inputs, labels, model(inputs, training=True))
     assert offers == [True, False, False]
@@ -357,8 +357,8 @@ def test_product_is_offered_to_the_loss_of_a_training_step_alone(options):
 def test_other_logits_offer_nothing(options):
     model = kt.Transformer(V, **SMALL, **options)
     logits = model(copy_task(B)[0], training=True)
-    with offered_product(logits):
-        assert product_of(logits) is None
+    with offered_products(logits):
+        assert products_of(logits) is None
 
 
 @tensorflow_only
@@ -368,8 +368,8 @@ def test_logits_that_a_model_changes_offer_nothing():
             return super().project(x) / 2.0
 
     logits = Cooler(V, **SMALL)(copy_task(B)[0], training=True)
-    with offered_product(logits):
-        assert product_of(logits) is None
+    with offered_products(logits):
+        assert products_of(logits) is None
 
 
 def test_loss_is_the_mean_over_real_tokens():

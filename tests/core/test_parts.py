@@ -1,0 +1,168 @@
+"""A batch in parts, which cores compute at the same time."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer import tensorflow_only
+from keras_transformer import transformer as transformer_module
+from keras_transformer.product import offered_products
+from keras_transformer.product import products_of
+
+from .copying import copy_task
+from .layers import D
+from .layers import F
+from .layers import N
+from .layers import V
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="JAX computes one operation of XLA with all cores",
+)
+
+SMALL = {
+    "num_layers": 1,
+    "num_heads": N,
+    "hidden_dim": D,
+    "intermediate_dim": F,
+    "dropout": 0.0,
+}
+
+
+def compute_in(monkeypatch, count):
+    monkeypatch.setattr(transformer_module, "parts_at_once", lambda: count)
+
+
+def make_model(dtype="float32", **options):
+    keras.utils.set_random_seed(3)
+    model = kt.Transformer(V, **{**SMALL, **options}, dtype=dtype)
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        loss=kt.LabelSmoothedCrossentropy(0.1),
+        weighted_metrics=[kt.Perplexity(), kt.TokenAccuracy()],
+        jit_compile=False,
+    )
+    return model
+
+
+def step_of(model, inputs, labels):
+    """Logits, loss, metrics and gradients of a step of training."""
+    import tensorflow as tf
+
+    metrics = [kt.Perplexity(), kt.TokenAccuracy()]
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            logits = model(inputs, training=True)
+            loss = model.compute_loss(inputs, labels, logits)
+        for metric in metrics:
+            metric.update_state(labels, logits)
+        variables = [v.value for v in model.trainable_variables]
+        slopes = map(tf.convert_to_tensor, tape.gradient(loss, variables))
+        return ops.cast(logits, "float32"), loss, [*slopes]
+
+    logits, loss, slopes = step()
+    return [logits, loss, *(m.result() for m in metrics), *slopes]
+
+
+@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize(
+    "dtype, error",
+    [("float32", 1e-5), ("mixed_bfloat16", 5e-2), ("mixed_float16", 1e-2)],
+)
+@pytest.mark.parametrize("options", [{}, {"tie_output": False}], ids=str)
+def test_parts_come_to_what_the_whole_does(
+    monkeypatch, rows, dtype, error, options
+):
+    inputs, labels = copy_task(rows)
+    model = make_model(dtype, **options)
+    whole = step_of(model, inputs, labels)
+    compute_in(monkeypatch, 3)
+    for x, expected in zip(step_of(model, inputs, labels), whole, strict=True):
+        difference = np.linalg.norm(ops.convert_to_numpy(x - expected))
+        size = np.linalg.norm(ops.convert_to_numpy(expected))
+        assert difference <= error * size + 1e-6
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_fit_in_parts_comes_to_the_same(monkeypatch, batch_size):
+    inputs, labels = copy_task(8)
+
+    def trained(count):
+        compute_in(monkeypatch, count)
+        model = make_model()
+        history = model.fit(
+            inputs, labels, batch_size, epochs=2, shuffle=False, verbose=0
+        )
+        return [*history.history.values(), *model.get_weights()]
+
+    for x, expected in zip(trained(2), trained(1), strict=True):
+        np.testing.assert_allclose(x, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_each_part_drops_others(monkeypatch):
+    inputs, labels = copy_task(1)
+    inputs = {name: np.repeat(ids, 2, axis=0) for name, ids in inputs.items()}
+    compute_in(monkeypatch, 2)
+    model = make_model(dropout=0.5)
+    first, second = step_of(model, inputs, np.repeat(labels, 2, axis=0))[0]
+    assert np.abs(first - second).max() > 0.1
+
+
+def products_in_a_graph(model, training=True):
+    """How many products the logits of a graph are, 0 for none."""
+    import tensorflow as tf
+
+    found = []
+
+    @tf.function
+    def run():
+        logits = model(copy_task(4)[0], training=training)
+        with offered_products(logits):
+            found.append(len(products_of(logits) or ()))
+
+    run()
+    return found[0]
+
+
+def test_parts_are_for_steps_of_training_that_nobody_computes_otherwise(
+    monkeypatch,
+):
+    class Encodes(kt.Transformer):
+        def encode(self, source_ids, training=None):
+            return super().encode(source_ids, training=training)
+
+    compute_in(monkeypatch, 3)
+    model = make_model()
+    assert products_in_a_graph(model) == 3
+    assert products_in_a_graph(model, training=False) == 0
+    assert products_in_a_graph(Encodes(V, **SMALL)) == 1
+    model.compile(jit_compile=True)
+    assert products_in_a_graph(model) == 1
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"), [(0, 1), (1, 1), (2, 2), (64, 4)]
+)
+def test_as_many_parts_as_operations_have_cores(
+    monkeypatch, operations, expected
+):
+    import tensorflow as tf
+
+    monkeypatch.setattr(
+        tensorflow_only, "_operations_at_once", lambda: operations
+    )
+    assert tensorflow_only.parts_at_once() == 1  # one operation after another
+    found = []
+
+    @tf.function
+    def run():
+        found.append(tensorflow_only.parts_at_once())
+
+    run()
+    on_a_device = tf.distribute.OneDeviceStrategy("CPU:0").run
+    tf.function(lambda: on_a_device(run.python_function))()
+    assert found == [expected, 1]
