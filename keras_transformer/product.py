@@ -16,8 +16,6 @@ import keras
 from keras import ops
 
 from keras_transformer.slices import join_rows
-from keras_transformer.slices import pick
-from keras_transformer.slices import split_rows
 
 
 class Product(NamedTuple):
@@ -63,11 +61,9 @@ def join_logits(parts):
     return logits
 
 
-def pick_logits(logits, ids):
-    """Picks those of ids `(B, T)` from logits, part by part: `(B, T)`."""
-    parts = _parts_of(logits)
-    ids_of_parts = split_rows(ids, len(parts))
-    return join_rows([*map(pick, parts, ids_of_parts)])
+def parts_of(logits):
+    """Returns what logits were joined of, or they themselves."""
+    return getattr(logits, "_parts", (logits,))
 
 
 @contextlib.contextmanager
@@ -76,7 +72,7 @@ def offered_products(logits):
 
     Nothing is offered where logits are no products, or were changed.
     """
-    parts = _parts_of(logits)
+    parts = parts_of(logits)
     if not all(hasattr(part, "_kept_product") for part in parts):
         yield
         return
@@ -113,12 +109,7 @@ def keep_log_normalizers(logits, log_normalizers):
 
 def log_normalizers_of(logits):
     """Returns what a loss has noted, or `None`; without its gradient."""
-    parts = _parts_of(logits)
+    parts = parts_of(logits)
     if not all(hasattr(part, "_log_normalizers") for part in parts):
         return None
     return join_rows([part._log_normalizers for part in parts])
-
-
-def _parts_of(logits):
-    """Returns what logits were joined of, or they themselves."""
-    return getattr(logits, "_parts", (logits,))

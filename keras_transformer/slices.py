@@ -49,14 +49,14 @@ def pick(x, places):
 
 
 def split_rows(x, count):
-    """Takes rows as so many tensors, whose numbers of rows differ by one.
+    """Splits rows into tensors that differ by one row at most.
 
     Args:
         x: Tensor `(B, ...)`.
-        count: Number of tensors, from 1.
+        count: Number of tensors, from 1; with more than `B` some are empty.
 
     Returns:
-        A list, which `join_rows` makes `x` of again.
+        A list, of which `join_rows` makes `x` again.
     """
     if count == 1:
         return [x]
@@ -68,6 +68,20 @@ def split_rows(x, count):
 def join_rows(parts):
     """Joins tensors along the first axis."""
     return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=0)
+
+
+def by_part(function, parts, *others):
+    """Calls a function with each part of rows, and joins what it returns.
+
+    Args:
+        function: Function of a part, and of the same rows of each other.
+        parts: Those of something that `split_rows` has split.
+        *others: Tensors `(B, ...)`, not split yet.
+    """
+    others = (split_rows(x, len(parts)) for x in others)
+    return join_rows(
+        [function(*rows) for rows in zip(parts, *others, strict=True)]
+    )
 
 
 def write_slice(x, position, update):

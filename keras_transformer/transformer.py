@@ -382,12 +382,15 @@ class Transformer(Freezable, keras.Model):
     def call(self, inputs, training=None):
         check_keys("inputs", inputs)
         count = self._num_parts() if training else 1
-        parts = (
+        sources, targets = (
             split_rows(ops.cast(inputs[name], "int32"), count)
             for name in ("source_ids", "target_ids")
         )
         return join_logits(
-            [self._logits(*ids, training) for ids in zip(*parts, strict=True)]
+            [
+                self._logits(source_ids, target_ids, training)
+                for source_ids, target_ids in zip(sources, targets, strict=True)
+            ]
         )
 
     def compute_loss(
@@ -683,11 +686,12 @@ class Transformer(Freezable, keras.Model):
         another device, nothing does. The look begins a dataset once more than
         training does: what it reads must not be used up by that.
 
-        On processors the operations of a small model are faster undivided.
+        On a few cores the operations of a small model are faster undivided.
         After `tf.config.threading.set_intra_op_parallelism_threads(1)`, at the
         start of a program, a step computes a batch in as many parts as there
-        are cores, 4 at most, at the same time; unless it is compiled, or a
-        subclass overrides `encode` or `project`.
+        are cores, 4 at most, at the same time. With others it draws another
+        dropout. Steps that are compiled, run eagerly or on the devices of a
+        strategy, and those of subclasses, stay whole.
 
         `class_weight` is refused, which Keras takes for labels of one class a
         row; `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
@@ -806,16 +810,11 @@ class Transformer(Freezable, keras.Model):
         )
 
     def _num_parts(self):
-        """How many parts of a batch a training step computes at a time.
-
-        What a subclass computes may depend on the whole.
-        """
-        is_own = all(
-            getattr(type(self), name) is getattr(Transformer, name)
-            for name in ("encode", "project")
-        )
-        is_compiled = self.compiled and self.jit_compile
-        return parts_at_once() if is_own and not is_compiled else 1
+        """How many parts of a batch a training step computes at a time."""
+        if self.compiled and self.jit_compile:
+            return 1
+        # What a subclass adds, such as a loss, may be of the whole batch.
+        return parts_at_once() if type(self) is Transformer else 1
 
     def _logits(self, source_ids, target_ids, training):
         encoded = self.encode(source_ids, training=training)  # (B, S, D)

@@ -275,7 +275,7 @@ def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
 
 
 def set_threads(monkeypatch, threads, cores):
-    """Says how many threads an operation may have, and how many cores are."""
+    """Says how many threads share an operation, and how many cores are."""
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
     )
@@ -287,26 +287,43 @@ def set_threads(monkeypatch, threads, cores):
 
 @pytest.mark.parametrize(
     ("threads", "cores", "expected"),
-    [(0, 16, 2), (1, 1, 1), (1, 2, 2), (1, 64, 8), (3, 16, 5), (4, 2, 1)],
+    [(0, 16, 2), (1, 1, 1), (1, 2, 2), (1, 64, 8), (3, 16, 2), (4, 2, 2)],
 )
-def test_a_batch_for_the_threads_of_each_operation(
+def test_each_core_has_a_batch_where_operations_have_one_thread(
     monkeypatch, threads, cores, expected
 ):
     set_threads(monkeypatch, threads, cores)
     assert tensorflow_only.batches_at_once() == expected
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (20, 2)])
-def test_much_text_has_a_batch_on_each_core(monkeypatch, cores, threads):
+GIVERS = {
+    "batches": tensorflow_only.give_cores_to_batches,
+    "parts": tensorflow_only.give_cores_to_parts,
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "cores", "expected"),
+    [
+        ("batches", 1, [1]),
+        ("batches", 8, [1]),
+        ("batches", 9, []),
+        ("parts", 4, [1]),
+        ("parts", 5, []),
+    ],
+)
+def test_few_cores_have_a_batch_or_a_part_each(
+    monkeypatch, what, cores, expected
+):
     set_threads(monkeypatch, 0, cores)
     given = []
     name = "set_intra_op_parallelism_threads"
     monkeypatch.setattr(tf.config.threading, name, given.append)
-    tensorflow_only.give_cores_to_batches()
-    assert given == [threads]
+    GIVERS[what]()
+    assert given == expected
 
 
-@pytest.mark.parametrize(("told", "expected"), [("4", 4), ("", 2), ("x", 2)])
+@pytest.mark.parametrize(("told", "expected"), [("1", 8), ("", 2), ("x", 2)])
 def test_the_environment_may_say_the_threads(monkeypatch, told, expected):
     set_threads(monkeypatch, 0, 16)
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", told)

@@ -191,6 +191,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # A model so small trains faster with a part of each batch on each core.
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+    if os.cpu_count() <= 4:
+        # A model so small trains faster with a part of each batch on each.
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     main()

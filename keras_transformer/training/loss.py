@@ -8,15 +8,14 @@ from keras_transformer.masking import spread_over_tokens
 from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
-from keras_transformer.slices import join_rows
+from keras_transformer.slices import by_part
 from keras_transformer.slices import pick
-from keras_transformer.slices import split_rows
 from keras_transformer.tensorflow_only import map_blocks
 from keras_transformer.tensorflow_only import replica_context
 
-# Logits whose softmax is computed at once, where they are a product: 4 MB in
-# float32.
-LOGITS_PER_BLOCK = 2**20
+# Logits whose softmax is computed at once, where they are a product: 16 MB in
+# float32, of all parts of a batch together.
+LOGITS_PER_BLOCK = 2**22
 
 # TensorFlow copies rows that do not begin at a multiple of 64 bytes, which so
 # many in half precision are.
@@ -131,13 +130,13 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     ids = ops.cast(ids, "int32")
     products = products_of(logits)
     if products is not None:
-        return join_rows(
-            [
-                _product_crossentropy(of_part, product, label_smoothing)
-                for of_part, product in zip(
-                    split_rows(ids, len(products)), products, strict=True
-                )
-            ]
+        rows = rows_of_a_block(logits.shape[-1], len(products))
+        return by_part(
+            lambda product, ids: _product_crossentropy(
+                ids, product, label_smoothing, rows
+            ),
+            products,
+            ids,
         )
 
     @ops.custom_gradient
@@ -167,7 +166,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
     return crossentropy(logits)
 
 
-def _product_crossentropy(ids, product, label_smoothing):
+def _product_crossentropy(ids, product, label_smoothing, rows_of_a_block):
     """Computes the loss of logits `x E^T`, with the gradients of `x` and `E`.
 
     With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of logits they
@@ -179,6 +178,7 @@ def _product_crossentropy(ids, product, label_smoothing):
         ids: Int32 tensor `(B, T)`.
         product: The `Product` that the logits are.
         label_smoothing: Share `e`.
+        rows_of_a_block: Number of tokens.
 
     Returns:
         Float32 tensor `(B, T)`, in nats.
@@ -206,7 +206,7 @@ def _product_crossentropy(ids, product, label_smoothing):
         slopes, *of_tokens = map_blocks(
             block,
             (ops.reshape(ids, (-1,)), rows, mean_logits),
-            rows_of_a_block(vocabulary_size),
+            rows_of_a_block,
             like=(rows, mean_logits, mean_logits),
         )
         loss, log_normalizers = (
@@ -266,9 +266,9 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
     return loss, log_normalizers, probabilities, label_probabilities
 
 
-def rows_of_a_block(vocabulary_size):
+def rows_of_a_block(vocabulary_size, num_parts=1):
     """How many tokens a block has: each begins where no copy is needed."""
-    size = LOGITS_PER_BLOCK // vocabulary_size
+    size = LOGITS_PER_BLOCK // num_parts // vocabulary_size
     return max(size // ALIGNED_ROWS * ALIGNED_ROWS, ALIGNED_ROWS)
 
 

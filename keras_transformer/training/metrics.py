@@ -5,7 +5,9 @@ from keras import ops
 
 from keras_transformer.masking import token_weights
 from keras_transformer.product import log_normalizers_of
-from keras_transformer.product import pick_logits
+from keras_transformer.product import parts_of
+from keras_transformer.slices import by_part
+from keras_transformer.slices import pick
 from keras_transformer.training.loss import smoothed_crossentropy
 
 
@@ -34,7 +36,10 @@ class TokenAccuracy(keras.metrics.Mean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
         y_true = ops.cast(y_true, "int32")
-        chosen = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
+        chosen = by_part(
+            lambda logits: ops.cast(ops.argmax(logits, axis=-1), "int32"),
+            parts_of(y_pred),
+        )
         hits = ops.cast(ops.equal(chosen, y_true), "float32")
         super().update_state(hits, token_weights(y_true, sample_weight))
 
@@ -71,7 +76,8 @@ class Perplexity(keras.metrics.Mean):
         if log_normalizers is None:
             nats = smoothed_crossentropy(y_true, y_pred)
         else:
-            label_logits = pick_logits(y_pred, ops.cast(y_true, "int32"))
+            ids = ops.cast(y_true, "int32")
+            label_logits = by_part(pick, parts_of(y_pred), ids)
             nats = log_normalizers - ops.cast(label_logits, "float32")
         super().update_state(nats, token_weights(y_true, sample_weight))
 

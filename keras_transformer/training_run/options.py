@@ -265,7 +265,8 @@ class TrainingOptions:
     def _check_start(self):
         if not self.start_from:
             check_choice(tuple(PRESETS), preset=self.preset)
-            # Random numbers of dropout would be made already.
+            # TensorFlow would begin to compute, for the seeds of dropout, and
+            # take no other number of threads.
             options = {**self.model_options(), "dropout": 0.0}
             number = options.pop("num_decoder_layers", 1)
             Decoder(**options)  # not built: raises before text is read

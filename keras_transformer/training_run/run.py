@@ -136,8 +136,8 @@ class TrainingRun(TrainingOptions):
                     stack, source, target, data, resume, overwrite
                 )
             )
-            is_narrow = start.config()["hidden_dim"] <= WIDEST_IN_PARTS
-            if is_narrow and self.distribute is None:
+            width = start.config().get("hidden_dim", math.inf)
+            if width <= WIDEST_IN_PARTS and self.distribute is None:
                 give_cores_to_parts()  # before anything is computed
             tokenizers = start.tokenizers()
             self._read(source, target, validation, tokenizers)

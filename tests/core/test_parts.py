@@ -47,19 +47,20 @@ def make_model(dtype="float32", **options):
     return model
 
 
-def step_of(model, inputs, labels):
+def step_of(model, inputs, labels, sample_weight=None):
     """Logits, loss, metrics and gradients of a step of training."""
     import tensorflow as tf
 
-    metrics = [kt.Perplexity(), kt.TokenAccuracy()]
+    others = np.where(labels, V - 1 - labels, 0)
+    metrics = [kt.Perplexity(), kt.TokenAccuracy(), kt.Perplexity()]
 
     @tf.function
     def step():
         with tf.GradientTape() as tape:
             logits = model(inputs, training=True)
-            loss = model.compute_loss(inputs, labels, logits)
-        for metric in metrics:
-            metric.update_state(labels, logits)
+            loss = model.compute_loss(inputs, labels, logits, sample_weight)
+        for metric, of in zip(metrics, (labels, labels, others), strict=True):
+            metric.update_state(of, logits, sample_weight)
         variables = [v.value for v in model.trainable_variables]
         slopes = map(tf.convert_to_tensor, tape.gradient(loss, variables))
         return ops.cast(logits, "float32"), loss, [*slopes]
@@ -74,14 +75,20 @@ def step_of(model, inputs, labels):
     [("float32", 1e-5), ("mixed_bfloat16", 5e-2), ("mixed_float16", 1e-2)],
 )
 @pytest.mark.parametrize("options", [{}, {"tie_output": False}], ids=str)
+@pytest.mark.parametrize("weighs", [None, "rows", "tokens"])
 def test_parts_come_to_what_the_whole_does(
-    monkeypatch, rows, dtype, error, options
+    monkeypatch, rows, dtype, error, options, weighs
 ):
     inputs, labels = copy_task(rows)
+    weights = None
+    if weighs:
+        shape = labels.shape if weighs == "tokens" else rows
+        weights = np.random.default_rng(5).random(shape, "float32") + 0.1
     model = make_model(dtype, **options)
-    whole = step_of(model, inputs, labels)
+    whole = step_of(model, inputs, labels, weights)
     compute_in(monkeypatch, 3)
-    for x, expected in zip(step_of(model, inputs, labels), whole, strict=True):
+    parts = step_of(model, inputs, labels, weights)
+    for x, expected in zip(parts, whole, strict=True):
         difference = np.linalg.norm(ops.convert_to_numpy(x - expected))
         size = np.linalg.norm(ops.convert_to_numpy(expected))
         assert difference <= error * size + 1e-6
@@ -131,30 +138,40 @@ def products_in_a_graph(model, training=True):
 def test_parts_are_for_steps_of_training_that_nobody_computes_otherwise(
     monkeypatch,
 ):
-    class Encodes(kt.Transformer):
-        def encode(self, source_ids, training=None):
-            return super().encode(source_ids, training=training)
+    class Other(kt.Transformer):
+        pass
 
     compute_in(monkeypatch, 3)
     model = make_model()
     assert products_in_a_graph(model) == 3
     assert products_in_a_graph(model, training=False) == 0
-    assert products_in_a_graph(Encodes(V, **SMALL)) == 1
+    assert products_in_a_graph(Other(V, **SMALL)) == 1
     model.compile(jit_compile=True)
     assert products_in_a_graph(model) == 1
 
 
 @pytest.mark.parametrize(
-    ("operations", "expected"), [(0, 1), (1, 1), (2, 2), (64, 4)]
+    ("intra", "inter", "cores", "expected"),
+    [
+        (0, 0, 4, 1),
+        (2, 0, 4, 1),
+        (1, 0, 1, 1),
+        (1, 0, 2, 2),
+        (1, 0, 64, 4),
+        (1, 1, 2, 1),
+        (1, 3, 64, 3),
+        (1, 8, 2, 2),
+    ],
 )
-def test_as_many_parts_as_operations_have_cores(
-    monkeypatch, operations, expected
+def test_as_many_parts_as_operations_at_the_same_time(
+    monkeypatch, intra, inter, cores, expected
 ):
     import tensorflow as tf
 
-    monkeypatch.setattr(
-        tensorflow_only, "_operations_at_once", lambda: operations
-    )
+    threads = {"intra": intra, "inter": inter}
+    monkeypatch.setattr(tensorflow_only, "_threads", threads.get)
+    monkeypatch.setattr(tensorflow_only, "num_cores", lambda: cores)
+    monkeypatch.setattr(tensorflow_only, "_are_cpus", lambda devices: True)
     assert tensorflow_only.parts_at_once() == 1  # one operation after another
     found = []
 
