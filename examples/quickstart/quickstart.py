@@ -156,7 +156,7 @@ def main():
     model = make_model(tokenizer)
     print(
         f"2. Training the tiny preset, {model.count_params():,} weights, "
-        "about 3 minutes on 2 cores."
+        "2 or 3 minutes on 2 cores."
     )
     seconds = train(model, tokenizer, pairs)
 
