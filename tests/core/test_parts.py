@@ -69,15 +69,19 @@ def step_of(model, inputs, labels, sample_weight=None):
     return [logits, loss, *(m.result() for m in metrics), *slopes]
 
 
-@pytest.mark.parametrize("rows", [1, 4, 8])
 @pytest.mark.parametrize(
-    "dtype, error",
-    [("float32", 1e-5), ("mixed_bfloat16", 5e-2), ("mixed_float16", 1e-2)],
+    "rows, dtype, error, options, weighs",
+    [
+        (8, "float32", 1e-5, {}, None),
+        (1, "float32", 1e-5, {}, "rows"),  # two parts are empty
+        (4, "float32", 1e-5, {"tie_output": False}, "tokens"),
+        (8, "mixed_bfloat16", 5e-2, {}, "tokens"),
+        (1, "mixed_bfloat16", 5e-2, {"tie_output": False}, None),
+        (4, "mixed_float16", 1e-2, {}, "rows"),
+    ],
 )
-@pytest.mark.parametrize("options", [{}, {"tie_output": False}], ids=str)
-@pytest.mark.parametrize("weighs", [None, "rows", "tokens"])
 def test_parts_come_to_what_the_whole_does(
-    monkeypatch, rows, dtype, error, options, weighs
+    rows, dtype, error, options, weighs, monkeypatch
 ):
     inputs, labels = copy_task(rows)
     weights = None
