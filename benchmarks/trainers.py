@@ -348,7 +348,7 @@ class Engine(NamedTuple):
     """A library, in one of the ways to use it.
 
     Attributes:
-        library: Of Keras or torch.
+        library: The class that trains with it.
         dtype: What it computes in.
         is_compiled: Whether its compiler compiles a step.
         has_one_thread: Whether an operation of TensorFlow has one thread, and

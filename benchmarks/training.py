@@ -76,9 +76,8 @@ def measure(
     has one, ours a part of a batch on each core), -float32-xla, -bfloat16,
     -bfloat16-thread and -bfloat16-xla; ours-float32-deterministic;
     torch-float32, torch-float32-compiled, torch-bfloat16,
-    torch-bfloat16-compiled;
-    marian-float32, marian-bfloat16. On jax those of bfloat16, Keras compiled:
-    25,000 tokens on each side, for a GPU.
+    torch-bfloat16-compiled; marian-float32, marian-bfloat16. On jax those of
+    bfloat16, Keras compiled: 25,000 tokens on each side, for a GPU.
 
     \b
     Example:

@@ -236,7 +236,7 @@ def main(arguments=None):
 CASES = {"segmented": segmented, "raw": raw}
 
 if __name__ == "__main__":
-    if os.cpu_count() <= 4:
+    if (os.cpu_count() or 1) <= 4:
         # A model so small trains faster with a part of each batch on each.
         tf.config.threading.set_intra_op_parallelism_threads(1)
     main()

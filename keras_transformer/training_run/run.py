@@ -48,7 +48,8 @@ from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite
 
 # Up to this `hidden_dim` training is faster with parts of a batch on the cores
-# than with operations shared among them.
+# than with operations shared among them. Wider models gain little, and need
+# memory for the gradients of each part.
 WIDEST_IN_PARTS = 256
 
 

@@ -19,7 +19,7 @@ from .layers import V
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
-    reason="JAX computes one operation of XLA with all cores",
+    reason="parts are for TensorFlow; on JAX, XLA shares a step among cores",
 )
 
 SMALL = {
