@@ -211,7 +211,7 @@ def test_measures_text_to_text(tmp_path):
 
 
 @pytest.mark.slow
-def test_measures_steps_at_every_position(tmp_path):
+def test_measures_steps_at_every_position(modules, tmp_path):
     process = benchmark(
         *["-o", tmp_path, "--step-plot", "--sizes", "test", "--runs", 2]
     )
@@ -223,7 +223,8 @@ def test_measures_steps_at_every_position(tmp_path):
     assert len(results["curves"]) == 2
     table = (tmp_path / "steps.md").read_text("utf-8").splitlines()
     median = np.median([row[9] for row in curve["ms_per_step"]])
-    assert table[-1].startswith(f"| test | XLA | 950 | {median:.3g} (")
+    median = modules("report").number(median)
+    assert table[-1].startswith(f"| test | XLA | 950 | {median} (")
     assert (tmp_path / "steps.png").read_bytes().startswith(PNG)
 
 
