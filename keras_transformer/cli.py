@@ -570,18 +570,12 @@ def _one_line(text):
 def _read_pairs(source, target):
     """Reads two files of as many lines as each other, at least one."""
     with quiet_start():
-        from keras_transformer.text.lines import read_lines
+        from keras_transformer.text.lines import line_pairs
 
-    sources, targets = list(read_lines(source)), list(read_lines(target))
-    if len(sources) != len(targets):
-        raise ValueError(
-            "`source` and `target` must have as many lines as each other. "
-            f"Received: {len(sources):,} lines in {source}, "
-            f"{len(targets):,} lines in {target}."
-        )
-    if not sources:
+    pairs = list(line_pairs(source, target))
+    if not pairs:
         raise ValueError(f"Text must not be empty. Received: {source}.")
-    return sources, targets
+    return [[*side] for side in zip(*pairs, strict=True)]
 
 
 def _check_line_lengths(translator, sources, source, translations, target):

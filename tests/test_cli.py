@@ -428,13 +428,23 @@ def test_missing_file(text, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_files_of_unequal_length(text, tmp_path):
-    text[1].write_text("eins\n" * 3 + text[1].read_text())
-    result = run("train", *text, "-o", tmp_path / "run", *TRAINING)
-    assert_is_one_line(
-        result, r".*72 lines in source \(.*en\), 75 lines in target \(.*de\)\."
-    )
-    assert not (tmp_path / "run").exists()
+def test_files_of_unequal_length_are_found_before_a_vocabulary_is_learned(
+    text, tmp_path
+):
+    longer = tmp_path / "longer.de"
+    longer.write_text("eins\n" * 3 + text[1].read_text())
+    too_many_pieces = ("--vocabulary-size", 100_000)
+    of_validation = (*text, "--validation", text[0], longer)
+    for files in ((text[0], longer), of_validation):
+        result = run(
+            *("train", *files, "-o", tmp_path / "run"),
+            *(*TRAINING, *too_many_pieces),
+        )
+        assert_is_one_line(
+            result,
+            r".*72 lines in source .*en\), 75 lines in target .*longer.de\)\.",
+        )
+        assert not (tmp_path / "run").exists()
 
 
 def test_file_that_is_not_utf8(text, tmp_path):
@@ -1034,7 +1044,8 @@ def test_evaluate_needs_as_many_references(trained, tmp_path):
     target.write_text("Katze\n")
     result = run("evaluate", trained.folder, trained.source, target)
     assert_is_one_line(
-        result, ".*72 lines in .*text.en, 1 lines in .*short.de."
+        result,
+        r".*72 lines in source .*text.en\), 1 lines in target .*short.de\).",
     )
 
 

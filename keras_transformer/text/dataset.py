@@ -15,7 +15,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.text.lines import chunks
-from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import line_pairs
 from keras_transformer.text.lines import name_of
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -326,28 +326,7 @@ def _string_pairs(source, target):
             "Received: target=None."
         )
     names = [name_of(text) for text in (source, target)]
-    return _line_pairs(source, target, names), ", ".join(dict.fromkeys(names))
-
-
-def _line_pairs(source, target, names):
-    source, target = lines_of(source), lines_of(target)
-    end = object()
-    count = 0
-    while True:
-        one, other = next(source, end), next(target, end)
-        if one is end and other is end:
-            return
-        if one is end or other is end:
-            rest = sum(1 for _ in (source if other is end else target)) + 1
-            counts = [count, count]
-            counts[0 if other is end else 1] += rest
-            raise ValueError(
-                "`source` and `target` must have as many lines as each other. "
-                f"Received: {counts[0]:,} lines in source ({names[0]}), "
-                f"{counts[1]:,} lines in target ({names[1]})."
-            )
-        count += 1
-        yield one, other
+    return line_pairs(source, target), ", ".join(dict.fromkeys(names))
 
 
 def _dataset_pairs(dataset):

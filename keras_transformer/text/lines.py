@@ -93,6 +93,37 @@ def lines_of(files_or_lines) -> Iterator[str]:
         yield line
 
 
+def line_pairs(source, target) -> Iterator[tuple[str, str]]:
+    """Gives each line of one text with that of the other.
+
+    Args:
+        source: Text, as `lines_of` takes it.
+        target: Text of as many lines.
+
+    Raises:
+        ValueError: After the last pair, if one text has more lines.
+    """
+    names = name_of(source), name_of(target)
+    source, target = lines_of(source), lines_of(target)
+    end = object()
+    count = 0
+    while True:
+        one, other = next(source, end), next(target, end)
+        if one is end and other is end:
+            return
+        if one is end or other is end:
+            rest = sum(1 for _ in (source if other is end else target)) + 1
+            counts = [count, count]
+            counts[0 if other is end else 1] += rest
+            raise ValueError(
+                "`source` and `target` must have as many lines as each other. "
+                f"Received: {counts[0]:,} lines in source ({names[0]}), "
+                f"{counts[1]:,} lines in target ({names[1]})."
+            )
+        count += 1
+        yield one, other
+
+
 def name_of(files_or_lines) -> str:
     """What a message calls the text: its files, or "lines" from elsewhere."""
     if isinstance(files_or_lines, (str, os.PathLike)):

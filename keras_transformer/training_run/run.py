@@ -19,6 +19,7 @@ from keras_transformer.process import signals_handled
 from keras_transformer.tensorflow_only import give_cores_to_parts
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
+from keras_transformer.text.lines import line_pairs
 from keras_transformer.text.lines import lines_of
 from keras_transformer.text.lines import read_lines
 from keras_transformer.training import Adam
@@ -134,7 +135,7 @@ class TrainingRun(TrainingOptions):
             by_chief = self.distribution.by_chief
             goes_on, start = by_chief(
                 lambda: self._open(
-                    stack, source, target, data, resume, overwrite
+                    stack, source, target, validation, data, resume, overwrite
                 )
             )
             width = start.config().get("hidden_dim", math.inf)
@@ -194,7 +195,7 @@ class TrainingRun(TrainingOptions):
         if self.distribution.is_chief:
             checkpoint.write(self.folder.path("checkpoints"))
 
-    def _open(self, stack, source, target, data, resume, overwrite):
+    def _open(self, stack, source, target, validation, data, resume, overwrite):
         """Gives whether a training goes on, and its `Start`.
 
         Weights to start from stay here; they are sent one by one, being large.
@@ -211,6 +212,9 @@ class TrainingRun(TrainingOptions):
                     f"{self.output}. Leave out `--resume`."
                 )
             self.folder.check_free(overwrite)
+            for pair in filter(None, [(source, target), validation]):
+                for _ in line_pairs(*pair):
+                    pass  # to raise, before minutes of work, if one is longer
         if self.start_from:
             place = self.folder.path(START) if goes_on else self.start_from
             start, self.start_weights = Start.load(place)
