@@ -153,7 +153,7 @@ def bandwidth(num_bytes: int) -> float:
     return x.nbytes / seconds
 
 
-def floor(sizes: dict[str, int], case: Case, float32_per_second: float):
+def floor(sizes: dict[str, int], case: Case, ceilings: dict[str, float]):
     """Computes the milliseconds a step that no float32 engine can beat.
 
     A step reads the weights of the decoder, the output matrix and the kept
@@ -164,7 +164,8 @@ def floor(sizes: dict[str, int], case: Case, float32_per_second: float):
     Args:
         sizes: From `cases.make_weights`.
         case: The `Case`.
-        float32_per_second: From `ceilings`.
+        ceilings: From `ceilings`. What reads memory at its rate then, can
+            read fewer bytes as fast, whatever the machine does meanwhile.
 
     Returns:
         Milliseconds, and what they come from.
@@ -186,8 +187,9 @@ def floor(sizes: dict[str, int], case: Case, float32_per_second: float):
 
     def seconds(weights, caches, products):
         num_bytes = FLOAT_BYTES * int(weights + caches)
-        reading = num_bytes / bandwidth(num_bytes)
-        return num_bytes, max(reading, 2 * products / float32_per_second)
+        rate = max(bandwidth(num_bytes), ceilings["bytes_per_second"])
+        multiplying = 2 * products / ceilings["float32_per_second"]
+        return num_bytes, max(num_bytes / rate, multiplying)
 
     step_bytes, step_seconds = seconds(
         decoder, caches, rows * decoder + attended

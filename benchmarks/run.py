@@ -212,8 +212,7 @@ class Run:
 
     def _measure_case(self, case, sizes, meter, workers, progress):
         progress.label(" ".join(map(str, case)))
-        rate = self.results["ceilings"]["float32_per_second"]
-        floor = meter(machine.floor, sizes, case, rate)
+        floor = meter(machine.floor, sizes, case, self.results["ceilings"])
         found = {}
         for name, worker in list(workers.items()):
             with self._failing(name, workers):

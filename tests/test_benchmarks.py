@@ -228,6 +228,21 @@ def test_measures_steps_at_every_position(modules, tmp_path):
     assert (tmp_path / "steps.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.parametrize(("measured", "ms"), [(5e8, 3.0), (2e9, 1.5)])
+def test_floor_reads_no_slower_than_memory_did(
+    modules, monkeypatch, measured, ms
+):
+    machine = modules("machine")
+    monkeypatch.setattr(machine, "bandwidth", lambda num_bytes: measured)
+    sizes = {"num_layers": 0, "hidden_dim": 500, "intermediate_dim": 1}
+    floor = machine.floor(
+        sizes | {"vocabulary_size": 1500},  # 3 MB
+        modules("cases").Case("test", "greedy", batch=1, length=8),
+        {"bytes_per_second": 1e9, "float32_per_second": 1e12},
+    )
+    assert floor["floor_ms"] == pytest.approx(ms)
+
+
 def test_counts_the_products_of_a_training_step(modules):
     sizes = {"num_layers": 7, "hidden_dim": 33, "intermediate_dim": 17}
     batch, target, source, vocabulary_size = 2, 3, 5, 13
