@@ -207,7 +207,13 @@ def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{titles[baseline]} = 1")
         if axes.containers:  # something beside the baseline
-            axes.legend(fontsize="small", ncols=3)
+            # Below, where no bar can be behind it.
+            axes.legend(
+                fontsize="small",
+                ncols=4,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.18),
+            )
     _save(figure, path)
 
 
