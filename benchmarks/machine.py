@@ -164,8 +164,7 @@ def floor(sizes: dict[str, int], case: Case, ceilings: dict[str, float]):
     Args:
         sizes: From `cases.make_weights`.
         case: The `Case`.
-        ceilings: From `ceilings`. What reads memory at its rate then, can
-            read fewer bytes as fast, whatever the machine does meanwhile.
+        ceilings: From `ceilings`.
 
     Returns:
         Milliseconds, and what they come from.
@@ -187,6 +186,8 @@ def floor(sizes: dict[str, int], case: Case, ceilings: dict[str, float]):
 
     def seconds(weights, caches, products):
         num_bytes = FLOAT_BYTES * int(weights + caches)
+        # Fewer bytes are read as fast as memory at least; other machines that
+        # share it may slow down what is measured now.
         rate = max(bandwidth(num_bytes), ceilings["bytes_per_second"])
         multiplying = 2 * products / ceilings["float32_per_second"]
         return num_bytes, max(num_bytes / rate, multiplying)
