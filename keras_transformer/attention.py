@@ -1,5 +1,7 @@
 """Scaled dot-product and multi-head attention, section 3.2."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -33,6 +35,14 @@ def attention_weights(query, key, mask=None, in_step=False):
     Returns:
         Float32 tensor `(B, N, T, S)`, softmax in float32 whatever the policy.
     """
+    scores = _attention_scores(query, key, mask, in_step)
+    if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
+        return ops.ones_like(scores)
+    return small_softmax(scores) if in_step else ops.softmax(scores, axis=-1)
+
+
+def _attention_scores(query, key, mask, in_step):
+    """Computes `Q K^T / sqrt(d_k)`, float32, `MASKED_SCORE` added."""
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
     if in_step:
         scores = small_product(query, key, transpose_y=True)
@@ -43,9 +53,7 @@ def attention_weights(query, key, mask=None, in_step=False):
         zero = ops.cast(0.0, "float32")  # else as `floatx` says
         bias = ops.where(mask, zero, MASKED_SCORE)  # (B, T, S)
         scores = scores + ops.expand_dims(bias, 1)
-    if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
-        return ops.ones_like(scores)
-    return small_softmax(scores) if in_step else ops.softmax(scores, axis=-1)
+    return scores
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -221,6 +229,38 @@ class MultiHeadAttention(Layer):
         multiply = small_product if in_step else ops.matmul
         heads = multiply(probabilities, values)  # (B, N, T, H)
         return self.output_projection(self._join_heads(heads, width)), weights
+
+    def attend_blocks(self, query, blocks, width):
+        """Attends in a step of decoding what is kept in several tensors.
+
+        The same as `attend` with the blocks joined, without a copy of them:
+        the softmax of each is summed up, and divided by the sum of all.
+
+        Args:
+            query: Float tensor, rows `(B T, D)`.
+            blocks: Keys, values and mask of each block, as for `attend`.
+            width: Number `T` of queries that belong together.
+
+        Returns:
+            The output, like `query`.
+        """
+        query = self.query_projection(query)
+        query = self._split_heads(query, self.key_dim, width)
+        scores = [
+            _attention_scores(query, keys, mask, in_step=True)
+            for keys, _, mask in blocks
+        ]
+        largest = functools.reduce(
+            ops.maximum, [ops.max(x, axis=-1, keepdims=True) for x in scores]
+        )
+        shares = [ops.exp(x - largest) for x in scores]  # (B, N, T, S) each
+        total = sum(ops.sum(x, axis=-1, keepdims=True) for x in shares)
+        heads = sum(
+            small_product(ops.cast(share, values.dtype), values)
+            for share, (_, values, _) in zip(shares, blocks, strict=True)
+        )
+        heads = heads / ops.cast(total, heads.dtype)  # (B, N, T, H)
+        return self.output_projection(self._join_heads(heads, width))
 
     def get_config(self):
         return {

@@ -17,6 +17,7 @@ from keras_transformer.masking import first_given
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
+from keras_transformer.tensorflow_only import size
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -200,13 +201,14 @@ class DecoderLayer(Layer):
         visible,
         encoded_mask=None,
         width=1,
+        past=None,
     ):
         """Computes one position, the same as `call` does for all.
 
         Args:
             inputs: Float tensor of shape `(B W, D)`, that position of each
                 hypothesis of each sentence.
-            position: Which position that is, scalar int32 tensor from 0.
+            position: Where in `cache` that is, scalar int32 tensor from 0.
             cache: Keys and values of the positions before, `(B, N, L W, H)`
                 each, for at most `L` positions.
             encoded_cache: Keys and values of the encoder output, `(B, N, S,
@@ -215,6 +217,8 @@ class DecoderLayer(Layer):
                 where a hypothesis may attend what was kept.
             encoded_mask: Bool tensor of shape `(B, S)`.
             width: Number `W` of hypotheses of a sentence.
+            past: Keys, values and what is visible of positions before those
+                of `cache`; by default there are none.
 
         Returns:
             Float tensor of shape `(B W, D)`, and `cache` with the position
@@ -228,7 +232,12 @@ class DecoderLayer(Layer):
             write_slice(kept, position * width, new)
             for kept, new in zip(cache, keys_and_values, strict=True)
         )
-        y, _ = self.self_attention.attend(y, *cache, visible, width=width)
+        if past is None:
+            y, _ = self.self_attention.attend(y, *cache, visible, width=width)
+        else:
+            y = self.self_attention.attend_blocks(
+                y, [past, (*cache, visible)], width
+            )
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
@@ -429,6 +438,7 @@ class Decoder(Layer):
         encoded_cache,
         encoded_mask=None,
         ancestry=None,
+        past=(),
     ):
         """Computes one position through all layers.
 
@@ -441,27 +451,38 @@ class Decoder(Layer):
             encoded_mask: Bool tensor of shape `(B, S)`.
             ancestry: Int32 tensor `(B, W, L)` or longer, in which slot each
                 hypothesis is at each position. Not needed for one slot.
+            past: Keys and values of the positions before those of `cache`,
+                which are only read: those of one position that nobody sees, as
+                from `start_cache`, so that it is never empty, and what the
+                cache had. By default the cache has all.
 
         Returns:
             Float tensor of shape `(B, W, D)` and the cache for the next step.
         """
         keys, _ = cache[0]
         width = inputs.shape[1]
-        visible = _visible(position, keys, width, ancestry)
+        first = past_length(past, width)
+        visible = _visible(position, keys, width, ancestry, first)
+        pasts = [None] * len(self.layers)
+        if past:
+            past_keys, _ = past[0]
+            past_visible = _visible(position, past_keys, width, ancestry, -1)
+            pasts = [(*kept, past_visible) for kept in past]
         # As rows, which layers multiply without a change of shape.
         x = ops.reshape(inputs, (-1, inputs.shape[2]))
         new_cache = []
-        for layer, layer_cache, layer_encoded_cache in zip(
-            self.layers, cache, encoded_cache, strict=True
+        for layer, layer_cache, layer_encoded_cache, layer_past in zip(
+            self.layers, cache, encoded_cache, pasts, strict=True
         ):
             x, layer_cache = layer.step(
                 x,
-                position,
+                position - first,
                 layer_cache,
                 layer_encoded_cache,
                 visible,
                 encoded_mask,
                 width,
+                layer_past,
             )
             new_cache.append(layer_cache)
         x = ops.reshape(self.final_norm(x), (-1, width, inputs.shape[2]))
@@ -484,17 +505,34 @@ class Decoder(Layer):
         }
 
 
-def _visible(position, keys, width, ancestry):
+def past_length(past, width):
+    """The number of positions of a past, 0 of `()`."""
+    if not past:
+        return 0
+    keys, _ = past[0]  # (B, N, W + L W, H)
+    return size(keys, 2) // width - 1
+
+
+def _visible(position, keys, width, ancestry, first):
     """Marks what each hypothesis has kept, bool `(B or 1, W or 1, L W)`.
 
     At each position up to this one, a hypothesis sees the slot that it was in
     then. So a beam search never moves what is kept, and the attention of all
     hypotheses of a sentence is one product.
+
+    Args:
+        position: As for `Decoder.step`.
+        keys: Those that are kept, `(B, N, L W, H)`.
+        width: Number `W` of hypotheses.
+        ancestry: As for `Decoder.step`.
+        first: The position of the first of `keys`; -1 is never visible.
     """
     places = numbered(keys, axis=2)  # (L W,)
-    positions = places // width
-    so_far = ops.reshape(ops.less_equal(positions, position), (1, 1, -1))
+    positions = places // width + first
+    with_ancestor = ops.minimum(ops.maximum(positions, 0), position)
+    is_there = ops.equal(positions, with_ancestor)
+    is_there = ops.reshape(is_there, (1, 1, -1))
     if ancestry is None:
-        return so_far
-    slots = take(ancestry, positions, axis=2)  # (B, W, L W)
-    return ops.logical_and(ops.equal(slots, places % width), so_far)
+        return is_there
+    slots = take(ancestry, with_ancestor, axis=2)  # (B, W, L W)
+    return ops.logical_and(ops.equal(slots, places % width), is_there)

@@ -3,7 +3,9 @@
 One loop over a whole batch goes on with finished sentences until the last one
 is done, and attends over room for the longest target from the first step. In
 segments, the loop stops now and then: sentences that are done leave the batch,
-and the cache grows when the targets have filled it.
+and the cache grows when the targets have filled it. Where a loop copies what
+it changes at each step, as LiteRT does, the cache is small and does not grow:
+what it has goes to a past, which steps only read.
 """
 
 from typing import Any
@@ -13,15 +15,23 @@ import keras
 from keras import ops
 
 from keras_transformer.batches import EXTRA_LENGTH
+from keras_transformer.decoder import past_length
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
 from keras_transformer.search import seeds_of
 from keras_transformer.slices import take
+from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensorflow_only import is_litert_graph
+from keras_transformer.tensorflow_only import size
 
-# Target positions that a cache has room for at first.
+# Target positions that a cache has room for at first; with a past, always. A
+# segment costs LiteRT about as much as a step, and each position some copies.
 FIRST_ROOM = 16
+
+# `hidden_dim` from which on LiteRT keeps a past.
+LEAST_WIDTH = 256
 
 # A compiled batch does not shrink below it: a step costs about the same.
 FEWEST_COMPILED = 8
@@ -37,12 +47,15 @@ class Decoding(NamedTuple):
         encoded_cache: Keys and values of the source, a pair for each layer.
         cache: Keys and values of the targets so far, likewise.
         state: The search's.
+        past: Keys and values of the positions before those of `cache`; `()`
+            where `cache` grows.
     """
 
     inputs: dict
     encoded_cache: Any
     cache: Any
     state: Any
+    past: Any = ()
 
 
 class _Segments(NamedTuple):
@@ -163,6 +176,7 @@ class Decode:
                 decoding.encoded_cache,
                 encoded_mask,
                 ancestry,
+                decoding.past,
             )
 
         position, state, cache = self.search.advance(
@@ -171,7 +185,7 @@ class Decode:
             decoding.state,
             self._problem(decoding.inputs, self._capacity(decoding)),
             position,
-            end_position=self._room(decoding.cache),
+            end_position=self._first(decoding) + self._room(decoding.cache),
             most_done=most_done,
         )
         return position, decoding._replace(cache=cache, state=state)
@@ -214,14 +228,14 @@ class Decode:
             going = ops.logical_not(self.search.done(decoding.state))
             going = ops.cast(going, "int32")
             _, order = ops.top_k(going, size)  # those that go on first
+            order = ops.cast(order, "int32")
             kept = _size_for(ops.sum(going), size, compiled)
-            leaving = ops.cast(order[kept:], "int32")
-            staying = ops.cast(order[:kept], "int32")
+            leaving = order[kept:]
             found = _taken(self.search.hypotheses(decoding.state), leaving)
             return _Segments(
                 position,
-                self._fitted(_taken(decoding, staying), position),
-                rows=take(before.rows, staying),
+                self._continued(decoding, order, kept, position),
+                rows=take(before.rows, order[:kept]),
                 done_rows=_joined(before.done_rows, take(before.rows, leaving)),
                 found=keras.tree.map_structure(_joined, before.found, found),
             )
@@ -233,6 +247,11 @@ class Decode:
         # and does not let it grow.
         position = ops.sum(none)
         decoding = self._fitted(start(inputs), position)
+        if self._has_past():
+            past = self.model.decoder.start_cache(
+                batch_size, position + 1, self.search.num_slots
+            )
+            decoding = decoding._replace(past=past)
         found = _taken(self.search.hypotheses(decoding.state), none)
         done = _Segments(
             *ops.while_loop(
@@ -245,6 +264,35 @@ class Decode:
             ops.expand_dims(done.done_rows, 1), rows, (batch_size,)
         )
         return _taken(done.found, order)
+
+    def _continued(self, decoding, order, count, position):
+        """Keeps the first sentences of an order, with room in the cache."""
+        if not decoding.past:
+            return self._fitted(_taken(decoding, order[:count]), position)
+        # LiteRT has one piece of memory for all that `take` gives, and makes it
+        # anew, page by page, when that grows. What it takes and then cuts, to
+        # a size that it computes, is there only until then.
+        written = (position - self._first(decoding)) * self.search.num_slots
+
+        def first(x, length=None):
+            sizes = [size(x, axis) for axis in range(len(x.shape))]
+            sizes[0] = count
+            if length is not None:
+                sizes[2] = length
+            return ops.slice(x, [0] * len(sizes), sizes)
+
+        def joined(past, new):
+            start, more = size(past, 2), size(new, 2)
+            past = ops.pad(past, ((0, 0), (0, 0), (0, more), (0, 0)))
+            past = write_slice(past, start, new)
+            return first(take(past, order), start + written)
+
+        map_structure = keras.tree.map_structure
+        past = map_structure(joined, decoding.past, decoding.cache)
+        cache = map_structure(first, decoding.cache)  # to be written over
+        others = decoding._replace(past=(), cache=())
+        others = map_structure(lambda x: first(take(x, order)), others)
+        return others._replace(past=past, cache=cache)
 
     def _fitted(self, decoding, position):
         """Makes room in the cache if the targets have filled it."""
@@ -262,6 +310,17 @@ class Decode:
 
     def _capacity(self, decoding):
         return ops.shape(decoding.state.target_ids)[2]
+
+    def _has_past(self):
+        """Whether what is kept is in two parts.
+
+        In steps of small models it takes longer to attend both than to copy.
+        """
+        return is_litert_graph() and self.model.hidden_dim >= LEAST_WIDTH
+
+    def _first(self, decoding):
+        """The position of the first in the cache."""
+        return past_length(decoding.past, self.search.num_slots)
 
     def _room(self, cache):
         keys, _ = cache[0]  # (B, N, L W, H)

@@ -481,6 +481,7 @@ class Transformer(Freezable, keras.Model):
         encoded_cache,
         encoded_mask,
         ancestry=None,
+        past=(),
     ):
         """Computes the logits that follow one more target token.
 
@@ -493,6 +494,7 @@ class Transformer(Freezable, keras.Model):
             encoded_mask: Bool tensor `(B, S)`, the source's padding mask.
             ancestry: Int32 tensor `(B, W, L)`, in which of the `W` slots each
                 hypothesis was at each position; not needed for one slot.
+            past: As for `decoder.step`; by default all is in `cache`.
 
         Returns:
             Float32 logits `(B, W, V)` and the cache for the next step.
@@ -503,7 +505,7 @@ class Transformer(Freezable, keras.Model):
         x = self.target_positions(x, start_position=position)
         x = ops.reshape(x, (-1, token_ids.shape[1], self.hidden_dim))
         x, cache = self.decoder.step(
-            x, position, cache, encoded_cache, encoded_mask, ancestry
+            x, position, cache, encoded_cache, encoded_mask, ancestry, past
         )
         return ops.cast(self.project(x), "float32"), cache
 

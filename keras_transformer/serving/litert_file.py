@@ -25,6 +25,7 @@ def compacted(content: bytes) -> bytes:
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
     _share_buffers(model)
     for index, graph in enumerate(model.subgraphs):
+        _order_by_need(graph)
         places = _number_by_use(graph)
         for signature in model.signatureDefs:
             if signature.subgraphIndex == index:
@@ -64,6 +65,40 @@ def _share_buffers(model):
         user.buffer = places[user.buffer]
     if model.metadataBuffer is not None:
         model.metadataBuffer = [places[n] for n in model.metadataBuffer]
+
+
+def _order_by_need(graph):
+    """Puts each operation right before the first that needs what it makes.
+
+    LiteRT runs them in the order of the file, and keeps what an operation has
+    made until the last that reads it.
+    """
+    maker_of = {
+        tensor: operator
+        for operator in graph.operators
+        for tensor in operator.outputs
+    }
+    ordered = {}  # operators by their identity, in order
+
+    def add(operator):
+        pending = [operator]
+        while pending:
+            operator = pending[-1]
+            makers = [maker_of.get(tensor) for tensor in operator.inputs]
+            missing = [
+                maker
+                for maker in makers
+                if maker is not None and id(maker) not in ordered
+            ]
+            if missing:
+                pending.append(missing[0])
+            else:
+                ordered[id(pending.pop())] = operator
+
+    makers = [maker_of.get(tensor) for tensor in graph.outputs]
+    for operator in (*filter(None, makers), *graph.operators):
+        add(operator)
+    graph.operators = list(ordered.values())
 
 
 def _number_by_use(graph):

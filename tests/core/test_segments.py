@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer import decoding
 from keras_transformer.decoding import Decode
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
@@ -67,6 +68,32 @@ def test_segments_equal_one_loop(model, source_ids, search):
         found = decode.in_segments(inputs, compile_function)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@eager_only
+@each_search
+def test_segments_with_a_past_equal_one_loop(
+    model, source_ids, search, monkeypatch
+):
+    monkeypatch.setattr(decoding, "is_litert_graph", lambda: True)
+    monkeypatch.setattr(decoding, "LEAST_WIDTH", D)
+    rooms = set()
+    original = Decode.advance
+
+    def recorded(self, position, under_way, most_done=None):
+        (past, _), (keys, _) = under_way.past[0], under_way.cache[0]
+        assert past.shape[2] == (int(position) + 1) * search.num_slots
+        rooms.add(keys.shape[2] // search.num_slots)
+        return original(self, position, under_way, most_done)
+
+    monkeypatch.setattr(Decode, "advance", recorded)
+    inputs = {"source_ids": source_ids, "max_lengths": limits()}
+    decode = Decode(model, search, capacity=2 * ROWS)
+    found = decode.in_segments(inputs)
+    assert rooms == {decoding.FIRST_ROOM}
+    monkeypatch.undo()
+    for one, other in zip(found, decode.whole(inputs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 import keras_transformer as kt
 from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
+from keras_transformer.serving import litert_file
 from keras_transformer.serving import litert_translator
 
 ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
@@ -106,6 +108,40 @@ tables = [
 kinds = {getattr(schema.TensorType, name) for name in sys.argv[2:]}
 assert {kind for kind, _ in tables} == kinds, tables
 assert len({buffer for _, buffer in tables}) == 1, tables
+"""
+# A model whose past is apart from its cache, with targets that end early, late,
+# and at the end of a cache.
+KEEP_A_PAST = """
+import numpy as np
+import tensorflow as tf
+import keras_transformer as kt
+from ai_edge_litert.interpreter import Interpreter
+from keras_transformer import decoding
+from keras_transformer.serving.litert import converted
+model = kt.Transformer(
+    97, num_layers=2, num_heads=2, hidden_dim=decoding.LEAST_WIDTH,
+    intermediate_dim=32,
+)
+for variable in model.trainable_variables:
+    if variable.ndim == 2:
+        variable.assign(2 * variable.numpy())
+source_ids = np.random.default_rng(3).integers(4, 97, (9, 12), "int32")
+lengths = np.array([50, 3, 17, 33, 16, 1, 32, 49, 48], "int32")
+limits = {"min_lengths": lengths, "max_lengths": lengths}
+for search in (kt.GreedySearch(), kt.BeamSearch(3, num_hypotheses=2)):
+    decode = decoding.Decode(model, search)
+    def translate_ids(source_ids, lengths):
+        limits = {"min_lengths": lengths, "max_lengths": lengths}
+        found = decode.in_segments({"source_ids": source_ids, **limits})
+        return {"target_ids": found.target_ids, "scores": found.scores}
+    ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+    vector = tf.TensorSpec([None], tf.int32, name="lengths")
+    content = converted(model, translate_ids, ids, vector)
+    run = Interpreter(model_content=content).get_signature_runner()
+    found = run(source_ids=source_ids, lengths=lengths)
+    expected = decode.whole({"source_ids": source_ids, **limits})
+    np.testing.assert_array_equal(found["target_ids"], expected.target_ids)
+    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
 """
 # The size of a file of all signatures to that of its weights and tokenizers.
 EXPORT_TINY = """
@@ -472,6 +508,24 @@ def test_bpe_text_is_refused_with_a_way_out(exported, tmp_path):
 )
 def test_file_holds_the_quantised_embedding_once(quantization, kinds):
     python(QUANTIZE_EMBEDDING, quantization, *kinds)
+
+
+def test_a_model_with_a_past_decodes_as_the_translator():
+    python(KEEP_A_PAST)
+
+
+def test_operations_stand_before_what_needs_them():
+    def operator(inputs, outputs):
+        return SimpleNamespace(inputs=inputs, outputs=outputs)
+
+    first, second = operator([0], [1]), operator([0, -1], [2])
+    third, fourth = operator([1], [3]), operator([2, 3], [4])
+    unused = operator([0], [5])
+    chain = [operator([n], [n + 1]) for n in range(6, 2000)]
+    operators = [second, unused, first, *chain, third, fourth]
+    graph = SimpleNamespace(operators=operators, outputs=[3, 0, 4, 2000])
+    litert_file._order_by_need(graph)
+    assert graph.operators == [first, third, second, fourth, *chain, unused]
 
 
 @pytest.mark.slow
