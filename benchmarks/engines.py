@@ -129,9 +129,9 @@ class LiteRT(Graph):
 
         from keras_transformer.serving import litert_translator
 
-        share = math.ceil(case.batch / num_workers)
-        most = litert_translator.HYPOTHESES_PER_BATCH // case.width
-        size = max(min(share, most), 1)
+        size = litert_translator.sentences_per_batch(
+            case.batch, num_workers, case.width
+        )
         batches = [
             sources(case)[start : start + size]
             for start in range(0, case.batch, size)

@@ -53,8 +53,8 @@ class LiteRTTranslator:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
-            room for targets. Fewer take less memory. No more than 28
-            hypotheses are decoded at once, or those of one sentence.
+            room for targets. Fewer take less memory. About 28 hypotheses are
+            decoded at once, or those of one sentence; never more than 42.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -124,13 +124,13 @@ class LiteRTTranslator:
             target_ids = result["target_ids"].reshape(shape)
             return batch, [*map(self._text, target_ids)], result["score"]
 
-        # So that few sentences are not one worker's.
-        share = -(-sum(map(bool, rows)) // self.num_workers)
         batches = batches_by_length(
             [len(row) for row in rows],
             tokens_per_batch,
             self.num_slots,
-            max_rows=min(share, max(HYPOTHESES_PER_BATCH // self.num_slots, 1)),
+            max_rows=sentences_per_batch(
+                sum(map(bool, rows)), self.num_workers, self.num_slots
+            ),
         )
         translations, scores = in_text_order(
             len(rows),
@@ -172,6 +172,23 @@ class LiteRTTranslator:
             yield interpreter
         finally:
             self._idle.put(interpreter)
+
+
+def sentences_per_batch(
+    num_sentences: int, num_workers: int, num_slots: int = 1
+) -> int:
+    """How many sentences workers should decode at once.
+
+    So many that each worker has the same number of batches, all of one size.
+
+    Args:
+        num_sentences: Number of all sentences.
+        num_workers: Number of workers that share them.
+        num_slots: Number of hypotheses of each.
+    """
+    share = -(-num_sentences // num_workers)
+    num_batches = max(round(share * num_slots / HYPOTHESES_PER_BATCH), 1)
+    return max(-(-share // num_batches), 1)
 
 
 def _interpreter(path, num_threads):

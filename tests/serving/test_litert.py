@@ -514,6 +514,22 @@ def test_a_model_with_a_past_decodes_as_the_translator():
     python(KEEP_A_PAST)
 
 
+def test_batches_of_workers_have_about_28_hypotheses_and_equal_sizes():
+    sizes = litert_translator.sentences_per_batch
+    assert [sizes(count, 1) for count in (0, 1, 28, 41, 42)] == [
+        1,
+        1,
+        28,
+        41,
+        21,
+    ]
+    assert [sizes(count, 2) for count in (1, 32, 128, 1000)] == [1, 16, 32, 28]
+    assert [sizes(count, 2, num_slots=4) for count in (8, 32, 128)] == [4, 8, 8]
+    for width in (1, 3, 28, 64):
+        for count in range(1, 200):
+            assert width <= sizes(count, 3, width) * width <= max(42, width)
+
+
 def test_operations_stand_before_what_needs_them():
     def operator(inputs, outputs):
         return SimpleNamespace(inputs=inputs, outputs=outputs)
