@@ -234,7 +234,8 @@ class MultiHeadAttention(Layer):
         """Attends in a step of decoding what is kept in several tensors.
 
         The same as `attend` with the blocks joined, without a copy of them:
-        the softmax of each is summed up, and divided by the sum of all.
+        the exponentials of all scores are summed up, as are the values by
+        them, and divided at the end.
 
         Args:
             query: Float tensor, rows `(B T, D)`.

@@ -54,7 +54,7 @@ class LiteRTTranslator:
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
             room for targets. Fewer take less memory. About 28 hypotheses are
-            decoded at once, or those of one sentence; never more than 42.
+            decoded at once, or those of one sentence.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
