@@ -256,6 +256,15 @@ ENGINES = {
 }
 BASELINE = "ct2-float32"
 
+_OURS = ("graph", "xla", "litert")
+# Other engines, and those of ours that compute with the same kind of weights.
+PEERS = {
+    "ct2-float32": _OURS,
+    "ct2-int8": ("litert-int8",),
+    "keras-hub": _OURS,
+    "marian": _OURS,
+}
+
 
 def missing(needs) -> list[str]:
     """Which packages are not installed, by the names that pip knows."""

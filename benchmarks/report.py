@@ -35,7 +35,9 @@ the fastest setting of those tried.
 """
 
 
-def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
+def write_grid(
+    results: dict, folder: Path, titles: dict, baseline: str, peers: dict
+):
     """Writes `decoding.md`, `.json` and `.png`.
 
     Args:
@@ -43,6 +45,7 @@ def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
         folder: Where to write.
         titles: What to call each engine.
         baseline: The engine that ratios are to.
+        peers: Other engines -> those of ours to set beside each.
     """
     names = [name for name in titles if _is_in_a_case(name, results)]
     lines = [
@@ -66,6 +69,7 @@ def write_grid(results: dict, folder: Path, titles: dict, baseline: str):
                 for case in results["cases"]
             ),
         ),
+        *_beside_others(results, titles, peers),
         "## Settings, and targets that are those of our graph",
         "",
         "A setting is the fastest of those tried; float32 sums in another "
@@ -256,6 +260,16 @@ def ratio_cell(engines: dict, name: str, baseline: str) -> str:
     return f"{np.median(ratios):.2f}" if ratios else ""
 
 
+def fastest_cell(engines: dict, names, other: str, titles: dict) -> str:
+    """The fastest of some engines, and its ratios to another."""
+    ratios = {name: _ratios(engines, name, other) for name in names}
+    ratios = {name: found for name, found in ratios.items() if found}
+    if not ratios:
+        return ""
+    best = max(ratios, key=lambda name: np.median(ratios[name]))
+    return f"{titles[best]} {spread(ratios[best])}"
+
+
 def spread(values) -> str:
     """Median (least–most)."""
     return (
@@ -331,6 +345,32 @@ def _speed(case, name, baseline):
     ratio = ratio_cell(case["engines"], name, baseline)
     milliseconds = spread(1000 * seconds / case["length"])
     return f"{milliseconds} **{ratio}**" if ratio else milliseconds
+
+
+def _beside_others(results, titles, peers):
+    others = [name for name in peers if _is_in_a_case(name, results)]
+    if not others:
+        return []
+    return [
+        "## Ours beside each of the others",
+        "",
+        "The fastest of ours with the same kind of weights, float32 or int8: "
+        "how many times as fast it is, median (least–most) of the rounds.",
+        "",
+        *table(
+            [*CASE_COLUMNS, *(titles[name] for name in others)],
+            (
+                [
+                    *_case_cells(case),
+                    *(
+                        fastest_cell(case["engines"], peers[name], name, titles)
+                        for name in others
+                    ),
+                ]
+                for case in results["cases"]
+            ),
+        ),
+    ]
 
 
 def _setting_cell(case, name):

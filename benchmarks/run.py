@@ -106,6 +106,7 @@ class Run:
                             self.output,
                             self.titles,
                             engines.BASELINE,
+                            engines.PEERS,
                         )
 
     def measure_text(self, translator, source, searches):

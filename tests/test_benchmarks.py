@@ -118,6 +118,7 @@ def test_measures_engines_and_goes_on_without_one_that_fails(tmp_path):
     table = (output / "decoding.md").read_text("utf-8")
     assert "| test | beam2 | 2 | 3 |" in table
     assert "ours, graph" in table
+    assert ("## Ours beside each of the others" in table) == HAS_CTRANSLATE2
     assert "left out: MarianMT (PyTorch), failed" in table
     assert (output / "decoding.png").read_bytes().startswith(PNG)
 
