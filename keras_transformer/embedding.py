@@ -1,5 +1,8 @@
 """Token embedding and the output projection tied to it, section 3.4."""
 
+import contextlib
+import contextvars
+
 import keras
 from keras import ops
 
@@ -10,8 +13,14 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
 from keras_transformer.slices import take
+from keras_transformer.tensorflow_only import gather_and_pass_on
 from keras_transformer.tensorflow_only import is_litert_graph
+from keras_transformer.tensorflow_only import is_plain_graph
 from keras_transformer.tensorflow_only import matrix_product
+
+# The matrix of each layer that is inside of `one_gradient`, as the last use
+# has passed it on. A context's own: devices of a strategy have threads.
+_passed_on = contextvars.ContextVar("passed_on", default={})  # noqa: B039
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -78,6 +87,7 @@ class TokenEmbedding(Layer):
                 stddev=self.hidden_dim**-0.5
             ),
             name="embeddings",
+            autocast=False,  # rows are cast, not all of it to take some
         )
         super().build(inputs_shape)
 
@@ -89,13 +99,14 @@ class TokenEmbedding(Layer):
         if reverse:
             check_width("inputs", inputs.shape, self.hidden_dim)
             inputs = ops.cast(inputs, self.compute_dtype)
-            embeddings = ops.cast(self.embeddings, self.compute_dtype)
+            weight = _passed_on.get().get(self, self.embeddings)
+            embeddings = ops.cast(weight, self.compute_dtype)
             kernel = ops.transpose(embeddings)
             if is_litert_graph():  # which would copy logits to reshape them
                 return matrix_product(inputs, kernel)
             logits = by_rows(lambda x: ops.matmul(x, kernel), inputs)
             if training:
-                keep_product(logits, inputs, embeddings, self.embeddings)
+                keep_product(logits, inputs, embeddings, weight)
             return logits
         if not are_ids(inputs):
             raise TypeError(
@@ -104,11 +115,34 @@ class TokenEmbedding(Layer):
                 "without `dtype='int32'`, or a `keras.Sequential` without one?"
             )
         vectors = self.look_up(ops.cast(inputs, "int32"))  # (B, T, D)
+        vectors = ops.cast(vectors, self.compute_dtype)
         return vectors * ops.cast(self.hidden_dim**0.5, vectors.dtype)
 
     def look_up(self, ids):
         """Takes the rows of the matrix: `(B, T)` int32 to `(B, T, D)`."""
-        return take(self.embeddings, ids)
+        tables = _passed_on.get()
+        if self not in tables:
+            return take(self.embeddings, ids)
+        rows, tables[self] = gather_and_pass_on(tables[self], ids)
+        return rows
+
+    @contextlib.contextmanager
+    def one_gradient(self):
+        """Lets the uses of the matrix inside of it share one gradient.
+
+        For a model whose logits are the last of them. In a plain graph of
+        TensorFlow the gradient of each would else be a matrix of its own, zeros
+        but for the rows that were looked up, and all would be added up.
+        """
+        if not is_plain_graph():
+            yield
+            return
+        table = ops.convert_to_tensor(self.embeddings)
+        token = _passed_on.set({**_passed_on.get(), self: table})
+        try:
+            yield
+        finally:
+            _passed_on.reset(token)
 
     def compute_mask(self, inputs, previous_mask=None):
         if not are_ids(inputs):  # vectors, on their way to logits

@@ -412,6 +412,36 @@ def gather(x, places, axis, batch_dims=0):
     return tf.gather(x, places, axis=axis, batch_dims=batch_dims)
 
 
+def gather_and_pass_on(table, ids):
+    """Takes rows of a matrix, and passes it on to what uses it next.
+
+    What comes back is the gradient of that; those of the rows are added to it
+    where they belong, in place. For a plain graph: XLA has no such operation.
+
+    Args:
+        table: Float tensor `(V, D)`.
+        ids: Int32 tensor `(B, T)`.
+
+    Returns:
+        The rows `(B, T, D)`, and the matrix.
+    """
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def gathered(table):
+        def gradient(of_rows, of_table):
+            # `tf.tensor_scatter_nd_add` would copy the matrix.
+            return tf.raw_ops.ScatterNdNonAliasingAdd(
+                input=of_table,
+                indices=tf.expand_dims(ids, -1),
+                updates=of_rows,
+            )
+
+        return (tf.gather(table, ids), tf.identity(table)), gradient
+
+    return gathered(table)
+
+
 def random_halves(like, seed_generator):
     """Draws int16 of any value, two from each random number of 32 bits.
 
@@ -433,8 +463,9 @@ def random_halves(like, seed_generator):
         tf.concat([shape[:-1], [like.shape[-1] // 2]], axis=0),
         # Int32 from Keras's int64, as Keras casts it.
         tf.cast(tf.math.floormod(seed, tf.int32.max - 1), tf.int32),
-        minval=tf.int32.min,
-        maxval=tf.int32.max,
+        # All of int32: within bounds, each number is divided by their distance.
+        minval=None,
+        maxval=None,
         dtype=tf.int32,
     )
     return tf.reshape(tf.bitcast(numbers, tf.int16), shape)

@@ -33,6 +33,7 @@ from keras_transformer.slices import split_rows
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.tensorflow_only import graph_for
 from keras_transformer.tensorflow_only import parts_at_once
 from keras_transformer.training_data import check_keys
 from keras_transformer.training_data import check_training_data
@@ -386,12 +387,18 @@ class Transformer(Freezable, keras.Model):
             split_rows(ops.cast(inputs[name], "int32"), count)
             for name in ("source_ids", "target_ids")
         )
-        return join_logits(
-            [
-                self._logits(source_ids, target_ids, training)
-                for source_ids, target_ids in zip(sources, targets, strict=True)
-            ]
-        )
+        is_tied = self.output_projection is None
+        with contextlib.ExitStack() as stack:
+            if training and is_tied:
+                stack.enter_context(self.target_embedding.one_gradient())
+            return join_logits(
+                [
+                    self._logits(source_ids, target_ids, training)
+                    for source_ids, target_ids in zip(
+                        sources, targets, strict=True
+                    )
+                ]
+            )
 
     def compute_loss(
         self,
@@ -428,6 +435,11 @@ class Transformer(Freezable, keras.Model):
             if all(layer.built for layer in self._flatten_layers()):
                 self.optimizer.build(self.trainable_variables)
         return super().make_train_function(force)
+
+    def train_step(self, *args, **kwargs):
+        """As of `keras.Model`, which says what will run it."""
+        with graph_for(None if self.jit_compile else "tensorflow"):
+            return super().train_step(*args, **kwargs)
 
     def compute_mask(self, inputs, previous_mask=None):
         """Marks the logits of real tokens, so that losses skip padding."""

@@ -12,6 +12,8 @@ import keras_transformer as kt
 from keras_transformer.product import log_normalizers_of
 from keras_transformer.product import offered_products
 from keras_transformer.product import products_of
+from keras_transformer.tensorflow_only import graph_for
+from keras_transformer.tensorflow_only import is_plain_graph
 from keras_transformer.training import loss as loss_module
 from keras_transformer.training.loss import smoothed_crossentropy
 
@@ -202,20 +204,22 @@ def test_loss_of_extreme_logits_is_finite():
 @each_smoothing
 @pytest.mark.parametrize("run", [lambda function: function, traced])
 @pytest.mark.parametrize(
-    "dtype, reduction, rows, error",
+    "dtype, reduction, rows, is_wide, error",
     [
-        ("float32", "mean_with_sample_weight", None, 1e-5),
-        ("float32", "mean_with_sample_weight", 3, 1e-5),
-        ("float32", "sum", 1, 1e-5),
-        ("mixed_bfloat16", "mean_with_sample_weight", 3, 5e-2),
+        ("float32", "mean_with_sample_weight", None, False, 1e-5),
+        ("float32", "mean_with_sample_weight", 3, True, 1e-5),
+        ("float32", "sum", 1, False, 1e-5),
+        ("mixed_bfloat16", "mean_with_sample_weight", 3, True, 5e-2),
     ],
 )
 def test_gradients_of_a_product_equal_those_through_the_logits(
-    label_smoothing, run, dtype, reduction, rows, error, monkeypatch
+    label_smoothing, run, dtype, reduction, rows, is_wide, error, monkeypatch
 ):
     import tensorflow as tf
 
     inputs, labels = copy_task(B)
+    if is_wide:
+        monkeypatch.setattr(loss_module, "LEAST_WIDTH", 1)
     if rows:  # of a block; the last of 3 has fewer
         assert labels.size > 3 and labels.size % 3
         monkeypatch.setattr(loss_module, "LOGITS_PER_BLOCK", rows * V)
@@ -256,6 +260,66 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
         difference = np.linalg.norm(slope - expected_slope)
         size = np.linalg.norm(expected_slope)
         assert difference <= error * size, variable.path
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    "dtype, options",
+    [
+        ("float32", {}),
+        ("mixed_bfloat16", {}),
+        ("float32", {"source_vocabulary_size": V + 3}),
+        ("float32", {"tie_output": False}),
+    ],
+)
+def test_uses_of_an_embedding_share_one_gradient(dtype, options):
+    import tensorflow as tf
+
+    model = kt.Transformer(V, **SMALL, dropout=0.0, dtype=dtype, **options)
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), jit_compile=False)
+    inputs, labels = copy_task(B)  # with tokens that are in it many times
+
+    @tf.function
+    def gradients():
+        with tf.GradientTape() as tape:
+            logits = model(inputs, training=True)
+            loss = model.compute_loss(inputs, labels, logits)
+        variables = [v.value for v in model.trainable_variables]
+        return [*map(tf.convert_to_tensor, tape.gradient(loss, variables))]
+
+    expected = gradients()
+    kinds = []
+    for runtime in ("tensorflow", None):
+        with graph_for(runtime):
+            graph = gradients.python_function
+            graph = tf.function(graph).get_concrete_function()
+        kinds.append({op.type for op in graph.graph.get_operations()})
+        for x, y in zip(graph(), expected, strict=True):
+            difference = np.linalg.norm(x - y)
+            assert difference <= 1e-2 * np.linalg.norm(y)
+    in_place, plain = kinds
+    is_tied = options.get("tie_output", True)
+    assert ("ScatterNdNonAliasingAdd" in in_place) == is_tied
+    assert "ScatterNdNonAliasingAdd" not in plain
+
+
+@tensorflow_only
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_step_is_a_plain_graph_unless_it_is_compiled(jit_compile):
+    inputs, labels = copy_task(4)
+    seen = []
+
+    class Watching(kt.Transformer):
+        def call(self, inputs, training=None):
+            seen.append(is_plain_graph())
+            return super().call(inputs, training)
+
+    model = Watching(V, **SMALL)
+    loss = kt.LabelSmoothedCrossentropy()
+    model.compile(loss=loss, jit_compile=jit_compile)
+    model.fit(inputs, labels, verbose=0)
+    assert seen[-1] == (not jit_compile)
+    assert not is_plain_graph()
 
 
 @tensorflow_only
