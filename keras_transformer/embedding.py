@@ -137,7 +137,8 @@ class TokenEmbedding(Layer):
         if not is_plain_graph():
             yield
             return
-        table = ops.convert_to_tensor(self.embeddings)
+        # A tensor, which `convert_to_tensor` does not make of a variable.
+        table = ops.cast(self.embeddings, self.embeddings.dtype)
         token = _passed_on.set({**_passed_on.get(), self: table})
         try:
             yield
