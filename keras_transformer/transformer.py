@@ -437,8 +437,10 @@ class Transformer(Freezable, keras.Model):
         return super().make_train_function(force)
 
     def train_step(self, *args, **kwargs):
-        """As of `keras.Model`, which says what will run it."""
-        with graph_for(None if self.jit_compile else "tensorflow"):
+        """As of `keras.Model`; says what will run it."""
+        is_plain = keras.backend.backend() == "tensorflow"
+        is_plain = is_plain and not self.jit_compile
+        with graph_for("tensorflow" if is_plain else None):
             return super().train_step(*args, **kwargs)
 
     def compute_mask(self, inputs, previous_mask=None):
