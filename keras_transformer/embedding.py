@@ -87,7 +87,7 @@ class TokenEmbedding(Layer):
                 stddev=self.hidden_dim**-0.5
             ),
             name="embeddings",
-            autocast=False,  # rows are cast, not all of it to take some
+            autocast=False,  # the rows taken are cast, not all of it
         )
         super().build(inputs_shape)
 
@@ -130,9 +130,10 @@ class TokenEmbedding(Layer):
     def one_gradient(self):
         """Lets the uses of the matrix inside of it share one gradient.
 
-        For a model whose logits are the last of them. In a plain graph of
-        TensorFlow the gradient of each would else be a matrix of its own, zeros
-        but for the rows that were looked up, and all would be added up.
+        In a plain graph of TensorFlow the gradient of each would otherwise be a
+        matrix of its own, zeros but for the rows that were looked up, and all
+        would be added up. All uses must be in the same graph, none in a branch
+        or a loop of it.
         """
         if not is_plain_graph():
             yield

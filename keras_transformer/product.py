@@ -25,7 +25,8 @@ class Product(NamedTuple):
         logits: They themselves, as they were computed.
         vectors: Float tensor, as many axes, the last `D` wide.
         embeddings: Float tensor `(V, D)`, of the same dtype.
-        weight: The variable that the embeddings are, perhaps of another.
+        weight: What the embeddings were cast from: the variable, or what
+            `TokenEmbedding.one_gradient` passes on.
     """
 
     logits: Any

@@ -376,22 +376,26 @@ def has_exact_softmax() -> bool:
         return bool(tf.reduce_max(abs(shares / exact - 1.0)) <= 2**-7)
 
 
-def add_to_entries(x, places, value, after):
-    """Adds a number to one entry of each row, in place where it can.
+def replace_entries(x, places, old, new, after):
+    """Replaces one entry of each row, in place where it can.
+
+    Nothing that sets entries does so in place. So what is there is taken away,
+    which leaves exactly 0, and what is to be there added.
 
     Args:
         x: Float tensor `(M, V)`.
         places: Int32 tensor `(M,)`.
-        value: The number.
+        old: The entries, `(M,)`, of the dtype of `x`.
+        new: Those to be there, alike.
         after: Tensor to wait for, computed with what else reads `x`.
     """
     import tensorflow as tf
 
-    rows = tf.range(tf.shape(x)[0])
-    indices = tf.stack([rows, places], axis=1)
-    values = tf.zeros_like(rows, dtype=x.dtype) + tf.cast(value, x.dtype)
+    rows = tf.range(tf.shape(x, out_type="int64")[0])
+    # Int64, as TensorFlow counts entries of all rows in the dtype of these.
+    indices = tf.stack([rows, tf.cast(places, "int64")], axis=1)
     with tf.control_dependencies([after]):
-        return _add_rows(x, indices, values)
+        return _add_at(_add_at(x, indices, -old), indices, new)
 
 
 def gather(x, places, axis, batch_dims=0):
@@ -424,17 +428,17 @@ def gather_and_pass_on(table, ids):
     @tf.custom_gradient
     def gathered(table):
         def gradient(of_rows, of_table):
-            return _add_rows(of_table, tf.expand_dims(ids, -1), of_rows)
+            return _add_at(of_table, tf.expand_dims(ids, -1), of_rows)
 
         return (tf.gather(table, ids), tf.identity(table)), gradient
 
     return gathered(table)
 
 
-def _add_rows(x, indices, updates):
+def _add_at(x, indices, updates):
     import tensorflow as tf
 
-    if is_plain_graph():  # XLA does not have it; the other copies `x`
+    if is_plain_graph():  # XLA does not have it; the other copies on CPUs
         return tf.raw_ops.ScatterNdNonAliasingAdd(
             input=x, indices=indices, updates=updates
         )

@@ -387,10 +387,15 @@ class Transformer(Freezable, keras.Model):
             split_rows(ops.cast(inputs[name], "int32"), count)
             for name in ("source_ids", "target_ids")
         )
-        is_tied = self.output_projection is None
-        with contextlib.ExitStack() as stack:
-            if training and is_tied:
-                stack.enter_context(self.target_embedding.one_gradient())
+        sharing = contextlib.nullcontext()
+        # A subclass may look up in a branch or a loop.
+        if (
+            training
+            and self.output_projection is None
+            and type(self) is Transformer
+        ):
+            sharing = self.target_embedding.one_gradient()
+        with sharing:
             return join_logits(
                 [
                     self._logits(source_ids, target_ids, training)
@@ -437,10 +442,14 @@ class Transformer(Freezable, keras.Model):
         return super().make_train_function(force)
 
     def train_step(self, *args, **kwargs):
-        """As of `keras.Model`; says what will run it."""
-        is_plain = keras.backend.backend() == "tensorflow"
-        is_plain = is_plain and not self.jit_compile
-        with graph_for("tensorflow" if is_plain else None):
+        """As of `keras.Model`; tells layers whether XLA will compile it.
+
+        By what `compile` was told: for a function of your own that XLA
+        compiles, compile the model with `jit_compile=True`.
+        """
+        is_graph = not (self.jit_compile or self.run_eagerly)
+        is_graph = is_graph and keras.backend.backend() == "tensorflow"
+        with graph_for("tensorflow" if is_graph else None):
             return super().train_step(*args, **kwargs)
 
     def compute_mask(self, inputs, previous_mask=None):

@@ -86,6 +86,20 @@ def test_litert_workers_share_a_batch(tmp_path):
     assert process.returncode == 0, process.stderr[-3000:]
 
 
+def test_names_the_fastest_engine_and_its_ratios(modules):
+    cell = modules("report").fastest_cell
+    engines = {
+        "slow": {"seconds": [2.0, 2.0, 4.0]},
+        "fast": {"seconds": [1.0, 0.5, 1.0]},
+        "other": {"seconds": [2.0, 2.0, 2.0]},
+    }
+    titles = {"slow": "Slow", "fast": "Fast", "absent": "Absent"}
+    names = ["slow", "fast", "absent"]
+    assert cell(engines, names, "other", titles) == "Fast 2.00 (2.00–4.00)"
+    assert cell(engines, ["slow"], "other", titles) == "Slow 1.00 (0.500–1.00)"
+    assert cell(engines, names, "absent", titles) == ""
+
+
 @pytest.mark.slow
 def test_measures_engines_and_goes_on_without_one_that_fails(tmp_path):
     broken = tmp_path / "broken"

@@ -10,12 +10,12 @@ from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
 from keras_transformer.slices import by_part
 from keras_transformer.slices import pick
-from keras_transformer.tensorflow_only import add_to_entries
 from keras_transformer.tensorflow_only import has_exact_softmax
+from keras_transformer.tensorflow_only import replace_entries
 from keras_transformer.tensorflow_only import replica_context
 
-# `D` from which on oneDNN is faster at `G^T x` than at `x^T G`, with what
-# turns that: measured at 128 and 512.
+# Width `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
+# transposition. Measured at 128 and 512; the limit is between.
 LEAST_WIDTH = 256
 
 
@@ -169,8 +169,9 @@ def _product_crossentropy(ids, product, label_smoothing):
     With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of logits they
     are `G E` and `G^T x`. Its last term is one row for all tokens. The others
     are kept in the dtype of the logits until the weight of a token is known,
-    which goes on `x`. No logits are held in another dtype: what half precision
-    rounds is the probability of a label, its loss by 0.004 nats at most.
+    which goes on `x`. In bfloat16 the probability of a label is rounded, and
+    so its loss by 0.004 nats at most, to hold no logits in float32; unless
+    TensorFlow can sum up in float32 no otherwise (`has_exact_softmax`).
 
     Args:
         ids: Int32 tensor `(B, T)`.
@@ -188,7 +189,7 @@ def _product_crossentropy(ids, product, label_smoothing):
         x = _rows(ops.cast(vectors, "float32"))  # (B T, D)
         labels = ops.reshape(ids, (-1,))
         mean_embedding = _mean_row(ops.cast(weight, "float32"))
-        loss, normalizers, probabilities, _ = _loss_and_softmax(
+        loss, normalizers, probabilities, at_labels = _loss_and_softmax(
             labels,
             _rows(logits),  # (B T, V)
             ops.sum(x * mean_embedding, axis=-1),
@@ -196,8 +197,12 @@ def _product_crossentropy(ids, product, label_smoothing):
         )
 
         def gradient(upstream, _):
-            slopes = add_to_entries(
-                probabilities, labels, label_smoothing - 1.0, after=normalizers
+            slopes = replace_entries(
+                probabilities,
+                labels,
+                ops.cast(at_labels, logits.dtype),
+                ops.cast(at_labels + label_smoothing - 1.0, logits.dtype),
+                after=normalizers,
             )
             upstream = ops.reshape(upstream, (-1, 1))
             weighted = x * upstream
@@ -264,6 +269,7 @@ def _softmax(logits):
 def _attracted(slopes, x):
     """Computes `G^T x`, `(V, D)`, from `(M, V)` and `(M, D)`."""
     if x.shape[-1] >= LEAST_WIDTH:
+        # One operation: TensorFlow joins a transposition to the product.
         return ops.matmul(ops.transpose(slopes), x)
     # It takes longer to read slopes across than to turn what comes out.
     return ops.transpose(ops.matmul(ops.transpose(x), slopes))
@@ -272,10 +278,10 @@ def _attracted(slopes, x):
 def _mean_row(x):
     """Computes the mean of rows `(V, D)`, `(D,)`.
 
-    As a product, which TensorFlow reads them faster for.
+    As a product: TensorFlow's mean over rows is slower.
     """
-    shares = ops.full((1, x.shape[0]), 1 / x.shape[0], dtype=x.dtype)
-    return ops.squeeze(ops.matmul(shares, x), 0)
+    ones = ops.ones((1, x.shape[0]), dtype=x.dtype)
+    return ops.squeeze(ops.matmul(ones, x), 0) / x.shape[0]
 
 
 def _rows(x):
