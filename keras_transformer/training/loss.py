@@ -170,8 +170,8 @@ def _product_crossentropy(ids, product, label_smoothing):
     are `G E` and `G^T x`. Its last term is one row for all tokens. The others
     are kept in the dtype of the logits until the weight of a token is known,
     which goes on `x`. In bfloat16 the probability of a label is rounded, and
-    so its loss by 0.004 nats at most, to hold no logits in float32; unless
-    TensorFlow can sum up in float32 no otherwise (`has_exact_softmax`).
+    so its loss by 0.004 nats at most, to hold no logits in float32. Only where
+    TensorFlow would sum up in bfloat16 (`has_exact_softmax`) are they held.
 
     Args:
         ids: Int32 tensor `(B, T)`.
