@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+from keras_transformer.slices import sum_rows
+from keras_transformer.tensorflow_only import is_plain_graph
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
@@ -57,8 +60,8 @@ def standardize(x, epsilon):
 def normalize(x, gamma, beta, epsilon):
     """Normalises `(..., D)`, and gives the gradient.
 
-    With `n = (x - mean(x)) / s` and `g` the gradient of `n`, that of `x` is
-    `(g - mean(g) - n mean(g n)) / s`.
+    With `n = (x - mean(x)) / s` and `u` the gradient of the result, that of
+    `x` is `(u gamma - n mean(u n gamma) - mean(u gamma)) / s`.
     """
 
     @ops.custom_gradient
@@ -66,16 +69,20 @@ def normalize(x, gamma, beta, epsilon):
         normalized, inverse = standardize(x, epsilon)
 
         def gradient(upstream):
-            rows = tuple(range(len(upstream.shape) - 1))
-            g = upstream * gamma
-            along = ops.mean(g * normalized, axis=-1, keepdims=True)
-            g = g - ops.mean(g, axis=-1, keepdims=True) - normalized * along
-            return (
-                g * inverse,
-                ops.sum(upstream * normalized, axis=rows),
-                ops.sum(upstream, axis=rows),
-            )
+            along = upstream * normalized
+            of_x = upstream * gamma - normalized * _mean(along, gamma)
+            of_x = (of_x - _mean(upstream, gamma)) * inverse
+            return of_x, sum_rows(along), sum_rows(upstream)
 
         return normalized * gamma + beta, gradient
 
-    return normalization(x, gamma, beta)
+    rows = ops.reshape(x, (-1, x.shape[-1]))
+    return ops.reshape(normalization(rows, gamma, beta), ops.shape(x))
+
+
+def _mean(x, scale):
+    """Computes the mean of each row `(M, D)` times `(D,)`, `(M, 1)`."""
+    if is_plain_graph():  # one pass over memory
+        shares = ops.expand_dims(scale / x.shape[-1], -1)
+        return ops.matmul(x, shares)
+    return ops.mean(x * scale, axis=-1, keepdims=True)

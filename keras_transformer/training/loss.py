@@ -10,6 +10,7 @@ from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
 from keras_transformer.slices import by_part
 from keras_transformer.slices import pick
+from keras_transformer.slices import sum_rows
 from keras_transformer.tensorflow_only import has_exact_softmax
 from keras_transformer.tensorflow_only import replace_entries
 from keras_transformer.tensorflow_only import replica_context
@@ -188,7 +189,7 @@ def _product_crossentropy(ids, product, label_smoothing):
     def crossentropy(vectors, weight):
         x = _rows(ops.cast(vectors, "float32"))  # (B T, D)
         labels = ops.reshape(ids, (-1,))
-        mean_embedding = _mean_row(ops.cast(weight, "float32"))
+        mean_embedding = sum_rows(ops.cast(weight, "float32")) / vocabulary_size
         loss, normalizers, probabilities, at_labels = _loss_and_softmax(
             labels,
             _rows(logits),  # (B T, V)
@@ -212,7 +213,7 @@ def _product_crossentropy(ids, product, label_smoothing):
             )
             attracted = _attracted(slopes, ops.cast(weighted, slopes.dtype))
             of_weight = ops.cast(attracted, "float32") - (
-                label_smoothing / vocabulary_size * ops.sum(weighted, axis=0)
+                label_smoothing / vocabulary_size * sum_rows(weighted)
             )
             of_vectors = ops.reshape(of_vectors, ops.shape(vectors))
             return (
@@ -273,15 +274,6 @@ def _attracted(slopes, x):
         return ops.matmul(ops.transpose(slopes), x)
     # It takes longer to read slopes across than to turn what comes out.
     return ops.transpose(ops.matmul(ops.transpose(x), slopes))
-
-
-def _mean_row(x):
-    """Computes the mean of rows `(V, D)`, `(D,)`.
-
-    As a product: TensorFlow's mean over rows is slower.
-    """
-    ones = ops.ones((1, x.shape[0]), dtype=x.dtype)
-    return ops.squeeze(ops.matmul(ones, x), 0) / x.shape[0]
 
 
 def _rows(x):
