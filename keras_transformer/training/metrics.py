@@ -11,8 +11,21 @@ from keras_transformer.slices import pick
 from keras_transformer.training.loss import smoothed_crossentropy
 
 
+class _TokenMean(keras.metrics.Mean):
+    """Mean over the real tokens of all batches, however wide each is."""
+
+    def add_tokens(self, values, y_true, sample_weight):
+        """Adds values `(B, T)` of labels, those of padding with weight 0."""
+        weights = token_weights(y_true, sample_weight)
+        # One axis: of `(B, T)` Keras would take the mean over `T` first, and
+        # count a token the less the wider its batch is.
+        super().update_state(
+            ops.reshape(values, (-1,)), ops.reshape(weights, (-1,))
+        )
+
+
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class TokenAccuracy(keras.metrics.Mean):
+class TokenAccuracy(_TokenMean):
     """Share of the target tokens whose logit is the highest, in `[0, 1]`.
 
     Labels with id 0 are padding and do not count, with or without weights.
@@ -41,7 +54,7 @@ class TokenAccuracy(keras.metrics.Mean):
             parts_of(y_pred),
         )
         hits = ops.cast(ops.equal(chosen, y_true), "float32")
-        super().update_state(hits, token_weights(y_true, sample_weight))
+        self.add_tokens(hits, y_true, sample_weight)
 
     def get_config(self):
         """Returns the arguments."""
@@ -49,7 +62,7 @@ class TokenAccuracy(keras.metrics.Mean):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Perplexity(keras.metrics.Mean):
+class Perplexity(_TokenMean):
     """Exponential of the mean cross-entropy per target token, unsmoothed.
 
     Labels with id 0 are padding and do not count, with or without weights.
@@ -79,7 +92,7 @@ class Perplexity(keras.metrics.Mean):
             ids = ops.cast(y_true, "int32")
             label_logits = by_part(pick, parts_of(y_pred), ids)
             nats = log_normalizers - ops.cast(label_logits, "float32")
-        super().update_state(nats, token_weights(y_true, sample_weight))
+        self.add_tokens(nats, y_true, sample_weight)
 
     def result(self):
         """Returns the perplexity, at least 1."""
