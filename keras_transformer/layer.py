@@ -4,14 +4,15 @@ import keras
 
 
 class Freezable:
-    """Remembers which of its parts are frozen, for Keras layers.
+    """Remembers which of its parts are frozen or not, for Keras layers.
 
     Keras tells the parts of a layer when `trainable` is set, and saves it of
     the layer alone: what is loaded has made its parts anew.
 
     Args:
-        frozen: Names of parts not to train, such as `"encoder/layer_0"`, as a
-            saved layer has them.
+        frozen: Names of parts that are frozen where what they are in is not,
+            or the other way round, such as `"encoder/layer_0"`, as a saved
+            layer has them.
         **kwargs: For `keras.layers.Layer`.
     """
 
@@ -22,7 +23,8 @@ class Freezable:
     def build(self, inputs_shape=None):
         super().build(inputs_shape)
         if not self.trainable:
-            # Set to what it is, nothing would happen.
+            # Keras ignores a flag set to what it is: the parts made since
+            # would stay trainable.
             self.trainable = True
             self.trainable = False
         self._freeze()
@@ -34,17 +36,20 @@ class Freezable:
         return layer
 
     def _freeze(self):
-        for name, part in _parts(self):
+        for name, part, owner in _parts(self):
             if name in self._to_freeze:
-                part.trainable = False
+                part.trainable = not owner.trainable
 
     def get_config(self):
         config = super().get_config()
         frozen = self._to_freeze
         if self.built:
-            frozen = [name for name, x in _parts(self) if not x.trainable]
-        # Of a layer that is frozen as a whole, that says all.
-        if frozen and self.trainable:
+            frozen = [
+                name
+                for name, part, owner in _parts(self)
+                if part.trainable != owner.trainable
+            ]
+        if frozen:
             config["frozen"] = list(frozen)
         return config
 
@@ -63,9 +68,8 @@ class Layer(Freezable, keras.layers.Layer):
 
 
 def _parts(layer, prefix=""):
-    """Layers in a layer, with their names; not those in frozen ones."""
+    """Layers in a layer: the name of each, it, and the layer that has it."""
     for part in layer._layers:
         name = prefix + part.name
-        yield name, part
-        if part.trainable:
-            yield from _parts(part, f"{name}/")
+        yield name, part, layer
+        yield from _parts(part, f"{name}/")

@@ -190,12 +190,15 @@ def test_what_is_frozen_stays_so(case, tmp_path):
         assert len(frozen.trainable_weights) == case.num_weights
 
 
+@pytest.mark.parametrize("is_whole_frozen", [False, True])
 @each_of_parts
-def test_a_part_that_is_frozen_stays_so(case, tmp_path):
+def test_a_part_that_is_frozen_or_not_stays_so(case, is_whole_frozen, tmp_path):
     layer = case.make()
     model = case.functional(layer)
     part = next(part for part in layer._layers if part.weights)
-    part.trainable = False
+    if is_whole_frozen:
+        layer.trainable = False
+    part.trainable = is_whole_frozen
     expected = [weight.trainable for weight in layer.weights]
     assert {*expected} == {True, False}
     model.save(tmp_path / "model.keras")
@@ -204,8 +207,8 @@ def test_a_part_that_is_frozen_stays_so(case, tmp_path):
     case.call(made, case.arrays())
     for again in (saved, made):
         assert [weight.trainable for weight in again.weights] == expected
-    made.trainable = False
-    made.trainable = True
+    for is_trainable in (is_whole_frozen, not is_whole_frozen, True):
+        made.trainable = is_trainable
     assert all(weight.trainable for weight in made.weights)
     assert "frozen" not in made.get_config()
 
