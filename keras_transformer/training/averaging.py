@@ -185,6 +185,8 @@ class WeightAveraging(keras.callbacks.Callback):
                 self._samples.append(arrays)
 
     def on_train_begin(self, logs=None):
+        if self._weights is not None and not self._is_applied():
+            self._forget()  # other weights were assigned since
         self.restore()
         variables = self.model.trainable_variables
         known = variables if self._variables is None else self._variables
@@ -251,6 +253,18 @@ class WeightAveraging(keras.callbacks.Callback):
         self._is_alone = False  # evaluates, not as the validation of `fit`
         self._params_before = None
         self._undo = False  # what `on_test_begin` did, when the test ends
+
+    def _is_applied(self):
+        """Whether what `apply` put in the model is still there."""
+        return all(
+            np.array_equal(
+                ops.convert_to_numpy(variable),
+                ops.convert_to_numpy(ops.cast(average, variable.dtype)),
+            )
+            for variable, average in zip(
+                self._averaged(), self.averages(), strict=True
+            )
+        )
 
     def _batches_between(self):
         optimizer = self._model.optimizer

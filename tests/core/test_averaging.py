@@ -240,6 +240,24 @@ def test_a_second_fit_goes_on(arguments):
     assert_equal(trainable(halves), trainable(whole), rtol=1e-5)
 
 
+@pytest.mark.parametrize("arguments", [{"last": 3}, {"decay": 0.9}])
+def test_a_second_fit_begins_with_the_weights_it_is_given(arguments):
+    averaging, watch = kt.WeightAveraging(**arguments), Watch()
+    model = make_model()
+    fit(model, averaging)
+    given = [weight + 1 for weight in trainable(model)]
+    for variable, value in zip(model.trainable_variables, given, strict=True):
+        variable.assign(value)
+    fit(model, averaging, watch)
+    assert_equal(watch.begun[0], given)
+    expected = {
+        "last": mean_of_last(watch.batches[BATCHES - 1 :: BATCHES], 3),
+        "decay": decayed_mean(watch.batches, 0.9),
+    }
+    [kind] = arguments
+    assert_equal(trainable(model), expected[kind], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     "arguments", [{"last": 2, "every": 2}, {"last": 9}, {"decay": 0.9}]
 )
