@@ -90,7 +90,7 @@ class Tokenizer:
         self._processor = _processor_of(model)
         self._check_special_ids()
         proto = sentencepiece_model_pb2.ModelProto.FromString(model)
-        self.is_fast = _fast_operation_agrees(proto)
+        self.is_fast = _fast_operation_agrees(proto, self._processor)
         self.pieces = [
             self._processor.IdToPiece(index)
             for index in range(self.vocabulary_size)
@@ -396,7 +396,7 @@ def _processor_of(model):
     return processor
 
 
-def _fast_operation_agrees(proto):
+def _fast_operation_agrees(proto, processor):
     """Whether tensorflow-text's fast operation has the ids of SentencePiece.
 
     That is the one that runs in LiteRT.
@@ -409,9 +409,12 @@ def _fast_operation_agrees(proto):
         # It marks where words start, at the start of a text too.
         and not settings.treat_whitespace_as_suffix
         and normalizer.add_dummy_prefix
-        # Without normalisation it still takes a tab for a blank,
-        and bool(normalizer.precompiled_charsmap)
-        # and with it what should be matched as it is written.
+        # It takes these for blanks, whatever the rules of normalisation say,
+        and all(
+            processor.Encode(f"a{space}a") == processor.Encode("a a")
+            for space in "\t\n\r"
+        )
+        # and normalises what should be matched as it is written.
         and proto.SentencePiece.USER_DEFINED not in kinds
     )
 

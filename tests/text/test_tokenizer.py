@@ -517,6 +517,7 @@ def test_special_ids_of_others_are_moved(lines, tmp_path, options):
         {"user_defined_symbols": "\u2460,  "},
         {"add_dummy_prefix": False},
         {"normalization_rule_name": "identity"},
+        {"normalization_rule_name": "nfkc"},  # which keeps tabs
         {"normalization_rule_name": "nmt_nfkc_cf"},
         {"remove_extra_whitespaces": False},
         {"model_type": "char"},
