@@ -14,6 +14,7 @@ import keras_transformer as kt
 def main(folder, output, weights, *texts):
     """Exports, loads what was written, and prints both translations."""
     translator = kt.Translator.load(folder)
+    translations = translator(texts)  # which says what is wrong with a text
     translator.export_litert(
         output,
         quantization=None if weights == "float32" else weights,
@@ -21,7 +22,7 @@ def main(folder, output, weights, *texts):
     )
     exported = kt.LiteRTTranslator(output)(texts)
     for text, expected, found in zip(
-        texts, translator(texts), exported, strict=True
+        texts, translations, exported, strict=True
     ):
         # Smaller weights may choose other words.
         same = "" if found == expected else f" (the translator: {expected})"

@@ -23,6 +23,7 @@ from keras_transformer.options import refuse
 from keras_transformer.options import set_search
 from keras_transformer.options import with_search_options
 from keras_transformer.process import end_by_signal
+from keras_transformer.process import forget_output
 from keras_transformer.process import open_closed_streams
 from keras_transformer.process import quiet_start
 from keras_transformer.process import signals_handled
@@ -70,7 +71,10 @@ def main():
         app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # or Python would, with a traceback, as it ends
     except ERRORS as error:
         _end_with(error)
     except Exception as error:
@@ -93,6 +97,7 @@ def _reason(message):
 def _end_with(error):
     message = " ".join(str(error).split()) or type(error).__name__
     print(f"keras-transformer: {message}", file=sys.stderr)
+    forget_output()
     sys.exit(2)
 
 
@@ -519,15 +524,15 @@ def verify(
                 )
     finally:  # an error of one does not lose what is known of others
         if reports:
+            if json_file:  # first: nobody may read the table to its end
+                content = verify_report.to_json(reports)
+                write_file(json_file, content.encode())
             verify_report.show(
                 reports,
                 rich.console.Console(
                     markup=False, emoji=False, highlight=False
                 ),
             )
-            if json_file:
-                content = verify_report.to_json(reports)
-                write_file(json_file, content.encode())
     if not all(report.passed for report in reports):
         raise typer.Exit(1)
 

@@ -66,6 +66,19 @@ def write_utf_8():
         sys.stdout.reconfigure(encoding="utf-8")
 
 
+def forget_output():
+    """Drops what standard output does not take.
+
+    A full disk, or whoever read and has gone. Python would try again as it
+    ends, and say so in a traceback.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(io.UnsupportedOperation):  # one of Python's
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextlib.contextmanager
 def signals_handled(handler, *numbers):
     """Has a handler inside for signals that are not ignored, as by `nohup`.

@@ -655,6 +655,20 @@ def test_error_is_all_that_a_shell_shows(tmp_path):
     assert process.stderr == expected
 
 
+def test_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "keras_transformer", "--version"],
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert process.returncode == 2
+    expected = "keras-transformer: [Errno 28] No space left on device\n"
+    assert process.stderr == expected
+
+
 # Evaluate
 
 

@@ -300,10 +300,11 @@ def test_interrupt_at_the_end_of_an_epoch_waits_for_the_end(
     assert len(losses(folder)) == 1
 
 
-def test_second_interrupt_stops_at_once():
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
+def test_second_interrupt_stops_at_once(first):
     interrupt = callbacks.Interrupt()
     with interrupt:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(first)
         assert interrupt.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

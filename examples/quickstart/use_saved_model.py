@@ -12,6 +12,9 @@ if len(sys.argv) < 2:
     sys.exit(__doc__)
 folder, *texts = sys.argv[1:]
 texts = tf.constant(texts, tf.string)
-translate = tf.saved_model.load(folder).signatures["serving_default"]
+try:
+    translate = tf.saved_model.load(folder).signatures["serving_default"]
+except OSError as error:  # such as a missing folder
+    sys.exit(f"use_saved_model.py: {error}")
 for translation in translate(text=texts)["translation"].numpy():
     print(translation.decode())

@@ -44,14 +44,14 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupt:
-    """Makes the first Ctrl-C or SIGTERM wait until all can be saved.
+    """Makes the first Ctrl-C, SIGTERM or SIGHUP wait until all is saved.
 
     Python raises `KeyboardInterrupt` wherever it is, and where that is a
     destructor the exception is lost; a request is not.
 
     Args:
         shared: Whether other processes are to stop with this one. SIGTERM is
-            then left to jax, which tells them.
+            then left to jax, which tells them; SIGHUP would stop one alone.
     """
 
     def __init__(self, shared: bool = False):
@@ -61,7 +61,7 @@ class Interrupt:
     def __enter__(self):
         numbers = [signal.SIGINT]
         if not self.shared:
-            numbers.append(signal.SIGTERM)
+            numbers += [signal.SIGTERM, signal.SIGHUP]
         self._handled = signals_handled(self._on_signal, *numbers)
         self._handled.__enter__()
         return self

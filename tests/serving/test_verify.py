@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer.serving import litert
 from keras_transformer.serving import verify
+from keras_transformer.serving import verify_report
 
 LINES = [
     "the cat sees the dog",
@@ -433,6 +435,23 @@ def test_error_of_one_export_does_not_lose_what_another_showed(
     assert "must be a LiteRT model" in result.errors
     (first,) = json.loads(report.read_text())
     assert first["passed"]
+
+
+def test_report_is_written_where_the_table_cannot_be(
+    small, tmp_path, monkeypatch
+):
+    def show(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    pretend(monkeypatch, small.translator(LINES))
+    monkeypatch.setattr(verify_report, "show", show)
+    report = tmp_path / "report.json"
+    command = ("verify", small.folder, small.saved_model, "--json", report)
+    result = run(*command, stdin="\n".join(LINES).encode())
+    assert result.code == 2
+    assert "No space left on device" in result.errors
+    (found,) = json.loads(report.read_text())
+    assert found["passed"]
 
 
 def test_command_reads_lines_that_are_piped_in(small, monkeypatch):
