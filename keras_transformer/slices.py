@@ -73,7 +73,7 @@ def join_rows(parts):
 def sum_rows(x):
     """Adds up rows `(M, D)`, to `(D,)`."""
     if tensorflow_only.is_plain_graph():
-        # TensorFlow's sum takes two to three times as long on a processor.
+        # TensorFlow's sum takes longer on a processor.
         ones = ops.ones((1, tensorflow_only.size(x, 0)), dtype=x.dtype)
         return ops.squeeze(ops.matmul(ones, x), 0)
     return ops.sum(x, axis=0)
