@@ -1029,6 +1029,7 @@ def test_options_change_the_search_that_is_there(trained, tmp_path):
     assert result.output.splitlines() == expected
 
 
+@pytest.mark.slow
 def test_length_penalty_has_two_forms(trained):
     options = ("--search", "beam", "--length-penalty", "2", "--scores")
     text = "cat sees dog"

@@ -672,6 +672,7 @@ print("threads", tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
+@pytest.mark.slow
 def test_a_training_has_not_computed_before_it_gives_cores(
     text, tmp_path, monkeypatch
 ):
@@ -690,6 +691,7 @@ def test_a_training_has_not_computed_before_it_gives_cores(
     assert done.stdout.splitlines()[-1] == "threads 1"
 
 
+@pytest.mark.slow
 def test_muon_updates_the_matrices_of_layers(text, tmp_path):
     settings = {
         "optimizer": "muon",

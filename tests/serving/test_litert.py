@@ -510,6 +510,7 @@ def test_file_holds_the_quantised_embedding_once(quantization, kinds):
     python(QUANTIZE_EMBEDDING, quantization, *kinds)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_past_decodes_as_the_translator():
     python(KEEP_A_PAST)
 

@@ -77,6 +77,7 @@ def run(*arguments, stdin=b""):
     )
 
 
+@pytest.mark.slow
 def test_export_runs_without_this_library(small, tmp_path, monkeypatch):
     (tmp_path / "keras_transformer.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
