@@ -69,6 +69,7 @@ def step_of(model, inputs, labels, sample_weight=None):
     return [logits, loss, *(m.result() for m in metrics), *slopes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows, dtype, error, options, weighs",
     [
@@ -99,6 +100,7 @@ def test_parts_come_to_what_the_whole_does(
         assert difference <= error * size + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [3, 8])
 def test_fit_in_parts_comes_to_the_same(monkeypatch, batch_size):
     inputs, labels = copy_task(8)

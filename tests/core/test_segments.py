@@ -70,6 +70,7 @@ def test_segments_equal_one_loop(model, source_ids, search):
             np.testing.assert_allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.slow
 @eager_only
 @each_search
 def test_segments_with_a_past_equal_one_loop(

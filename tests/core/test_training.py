@@ -202,6 +202,7 @@ def test_loss_of_extreme_logits_is_finite():
     assert np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 @tensorflow_only
 @each_smoothing
 @pytest.mark.parametrize("run", [lambda function: function, traced])
