@@ -14,6 +14,8 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
+from keras_transformer.slices import at_least
+from keras_transformer.slices import at_most
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
@@ -161,11 +163,11 @@ class DecoderLayer(Layer):
         training=None,
         inputs_mask=None,
     ):
-        # Given by name, so that Keras does not join the masks of the tensors.
         padding_mask = first_given(padding_mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask)
         check_padding_mask("encoded_mask", encoded_mask)
         x = inputs
+        # A mask given by name keeps Keras from joining that of the tensor.
         # 1. Self-attention over the target so far.
         y = self.self_attention_add_norm.before(x)
         y = self.self_attention(
@@ -529,7 +531,7 @@ def _visible(position, keys, width, ancestry, first):
     """
     places = numbered(keys, axis=2)  # (L W,)
     positions = places // width + first
-    with_ancestor = ops.minimum(ops.maximum(positions, 0), position)
+    with_ancestor = at_most(at_least(positions, 0), position)
     is_there = ops.equal(positions, with_ancestor)
     is_there = ops.reshape(is_there, (1, 1, -1))
     if ancestry is None:

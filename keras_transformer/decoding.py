@@ -20,6 +20,8 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
 from keras_transformer.search import seeds_of
+from keras_transformer.slices import at_least
+from keras_transformer.slices import at_most
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -129,9 +131,9 @@ class Decode:
                 capacity = length + EXTRA_LENGTH
         elif capacity is None:
             capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
-        max_lengths = ops.minimum(max_lengths, capacity)
+        max_lengths = at_most(max_lengths, capacity)
         if self.model.max_length is not None:
-            max_lengths = ops.minimum(max_lengths, self.model.max_length)
+            max_lengths = at_most(max_lengths, self.model.max_length)
         inputs = {
             **inputs,
             "source_ids": source_ids,
@@ -144,7 +146,7 @@ class Decode:
             inputs["target_prefix_ids"] = ops.pad(
                 prefix_ids, ((0, 0), (0, rest))
             )
-        room = capacity if room is None else ops.minimum(room, capacity)
+        room = capacity if room is None else at_most(room, capacity)
         encoded = self.model.encode(source_ids)
         return Decoding(
             inputs,
@@ -243,8 +245,8 @@ class Decode:
         batch_size = ops.shape(inputs["source_ids"])[0]
         rows = ops.arange(batch_size, dtype="int32")
         none = rows[batch_size:]
-        # 0, which the graph must not know: else it knows the cache's room,
-        # and does not let it grow.
+        # 0, computed: TensorFlow would make a constant a part of the cache's
+        # shape, which then could not grow in the loop.
         position = ops.sum(none)
         decoding = self._fitted(start(inputs), position)
         if self._has_past():
@@ -299,7 +301,7 @@ class Decode:
         room = self._room(decoding.cache)
         capacity = self._capacity(decoding)
         wanted = ops.where(
-            ops.equal(position, room), ops.minimum(2 * room, capacity), room
+            ops.equal(position, room), at_most(2 * room, capacity), room
         )
         more = (wanted - room) * self.search.num_slots
         cache = keras.tree.map_structure(
@@ -349,7 +351,7 @@ def _size_for(going, size, compiled):
     if not compiled:
         return going
     halves = size // 2 ** ops.arange(16, dtype="int32")
-    enough = ops.minimum(ops.maximum(going, FEWEST_COMPILED), size)
+    enough = at_most(at_least(going, FEWEST_COMPILED), size)
     fitting = ops.where(halves >= enough, halves, size)
     return ops.where(going > 0, ops.min(fitting), 0)
 

@@ -10,6 +10,7 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.layer import Layer
+from keras_transformer.slices import at_most
 from keras_transformer.slices import take
 
 LAYOUTS = ("interleaved", "concatenated")
@@ -158,7 +159,7 @@ class LearnedPositionalEncoding(Layer):
             self._check_length(inputs.shape[1], start_position)
         positions = _positions(start_position, ops.shape(inputs)[1])
         if not is_known:
-            positions = ops.minimum(positions, self.max_length - 1)
+            positions = at_most(positions, self.max_length - 1)
         encoding = take(self.position_embeddings, positions)
         exact = keras.backend.result_type(self.compute_dtype, "float32")
         x = ops.cast(inputs, exact) + ops.cast(encoding, exact)

@@ -48,6 +48,20 @@ def pick(x, places):
     return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
 
 
+def at_least(x, least):
+    """The greater of two integers or tensors of integers, int32.
+
+    As `ops.maximum`, for which Keras makes a float of a Python integer on JAX
+    where `keras.config.floatx()` is "bfloat16".
+    """
+    return ops.maximum(ops.cast(x, "int32"), ops.cast(least, "int32"))
+
+
+def at_most(x, most):
+    """The lesser of two, as `at_least`."""
+    return ops.minimum(ops.cast(x, "int32"), ops.cast(most, "int32"))
+
+
 def split_rows(x, count):
     """Splits rows into tensors that differ by one row at most.
 

@@ -12,6 +12,7 @@ from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
+from keras_transformer.slices import at_least
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
@@ -389,7 +390,7 @@ def _block_ngrams(logits, target_ids, position, size):
         ops.greater_equal(ends, size - 1), ops.less(ends, position)
     )  # (T,)
     for back in range(1, size):
-        place = ops.maximum(position - back, 0)
+        place = at_least(position - back, 0)
         last = take(target_ids, place, axis=2)  # (B, W)
         # Not `ops.roll`, which LiteRT has no operation for.
         before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))

@@ -50,3 +50,11 @@ def training():
 @pytest.fixture
 def copying_model(training):
     return training[0]
+
+
+@pytest.fixture
+def floatx():
+    """Sets what Keras makes of Python's floats, for one test."""
+    before = keras.config.floatx()
+    yield keras.config.set_floatx
+    keras.config.set_floatx(before)

@@ -74,14 +74,6 @@ def naive_greedy(model, source_ids, max_length, min_length=0):
     return target_ids, scores
 
 
-@pytest.fixture
-def floatx():
-    """Sets what Keras makes of Python's floats, for one test."""
-    before = keras.config.floatx()
-    yield keras.config.set_floatx
-    keras.config.set_floatx(before)
-
-
 def trimmed(target_ids):
     """Cuts the columns off that hold padding alone."""
     return target_ids[:, : (target_ids != 0).sum(axis=1).max(initial=0)]
@@ -313,6 +305,7 @@ def test_half_precision_copies_too(copying_model):
 @pytest.mark.parametrize(
     "dtype",
     [
+        "bfloat16",
         "float16",
         pytest.param(
             "float64",
@@ -324,7 +317,7 @@ def test_half_precision_copies_too(copying_model):
     ],
 )
 def test_floats_of_keras_may_have_any_size(copying_model, floatx, dtype):
-    search = kt.BeamSearch(width=3, num_hypotheses=2)
+    search = kt.BeamSearch(width=3, num_hypotheses=2, no_repeat_ngram_size=3)
     inputs = {"source_ids": SOURCE_IDS, "target_ids": SOURCE_IDS}
     expected = ops.convert_to_numpy(copying_model(inputs))
     expected_ids, expected_scores = copying_model.generate(SOURCE_IDS, search)

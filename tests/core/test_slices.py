@@ -6,6 +6,8 @@ import pytest
 from keras import ops
 
 from keras_transformer import tensorflow_only
+from keras_transformer.slices import at_least
+from keras_transformer.slices import at_most
 from keras_transformer.slices import join_rows
 from keras_transformer.slices import numbered
 from keras_transformer.slices import pick
@@ -26,6 +28,19 @@ def test_places_of_any_tensor_are_numbered(dtype, axis):
     numbers = of_any_size(lambda x: numbered(x, axis), 3, dtype)
     np.testing.assert_array_equal(numbers(x), np.arange(x.shape[axis]))
     np.testing.assert_array_equal(numbered(x, axis), np.arange(x.shape[axis]))
+
+
+@pytest.mark.parametrize("size", ["bfloat16", "float16", "float32"])
+def test_limits_of_integers_are_integers(floatx, size):
+    floatx(size)
+    places = ops.arange(-1, 3, dtype="int32")
+    for found, expected in (
+        (at_least(places, 0), [0, 0, 1, 2]),
+        (at_most(places, 1), [-1, 0, 1, 1]),
+        (at_most(3, ops.max(places)), 2),
+    ):
+        assert keras.backend.standardize_dtype(found.dtype) == "int32"
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
