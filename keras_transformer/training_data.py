@@ -13,7 +13,7 @@ ARRAYS = (dict, list, tuple, np.ndarray)
 
 
 def check_training_data(model, x, y=None):
-    """Raises unless ids are in the vocabularies, and short enough.
+    """Raises unless ids are in the vocabularies, and the lengths right.
 
     Args:
         model: A `Transformer`.
@@ -36,7 +36,12 @@ def check_training_data(model, x, y=None):
         ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
         check_length(name, ids, model.max_length)
     if y is not None:
-        check_ids("y", ops.convert_to_numpy(y), model.vocabulary_size)
+        labels = check_ids("y", ops.convert_to_numpy(y), model.vocabulary_size)
+        if labels.shape != ids.shape:
+            raise ValueError(
+                "`y` must have an id for each of 'target_ids'. Received: "
+                f"y.shape={labels.shape}, target_ids.shape={ids.shape}."
+            )
 
 
 def check_keys(name, inputs):

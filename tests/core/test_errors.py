@@ -366,6 +366,21 @@ def test_fit_checks_ids_of_arrays(name, token_id):
         model.fit(wrong, LABELS)
 
 
+@pytest.mark.parametrize("shape", [(B, T + 1), (B + 1, T)])
+def test_fit_compares_labels_with_targets(shape):
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    labels = np.full(shape, 6, "int32")
+    message = (
+        "`y` must have an id for each of 'target_ids'. Received: "
+        f"y.shape={shape}, target_ids.shape={(B, T)}."
+    )
+    with raises(ValueError, message):
+        model.fit(IDS, labels)
+    with raises(ValueError, message):
+        model.fit(IDS, LABELS, validation_data=(IDS, labels))
+
+
 def test_fit_refuses_weights_of_classes():
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())
