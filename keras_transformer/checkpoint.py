@@ -268,8 +268,9 @@ class Checkpoint:
         arrays = self._group(group)
         if len(variables) != len(arrays):
             raise ValueError(
-                f"The checkpoint must be of the same {group}. Received: "
-                f"{len(arrays)} arrays, where the model has {len(variables)}."
+                f"The checkpoint must have as many {group} states as the "
+                f"model. Received: {len(arrays)}, where the model has "
+                f"{len(variables)}."
             )
 
     def _assign_states(self, model, group):
@@ -307,9 +308,16 @@ def _prepare(model):
 
 
 def _states(model):
+    """The variables of a model that are no weights, by what they are of."""
+    weights = {id(weight) for weight in model.weights}
     return {
         "optimizer": model.optimizer.variables,
-        "random": model.non_trainable_variables,  # seeds of dropout
+        # The seeds of dropout, which Keras has beside frozen weights.
+        "random": [
+            variable
+            for variable in model.non_trainable_variables
+            if id(variable) not in weights
+        ],
         "metrics": model.metrics_variables,
     }
 
