@@ -62,6 +62,8 @@ class Layer(Freezable, keras.layers.Layer):
         return tuple(inputs_shape)
 
     def compute_output_spec(self, *args, **kwargs):
+        if not self.built:  # nothing to trace `call` with
+            return super().compute_output_spec(*args, **kwargs)
         # By tracing, as where there is no `compute_output_shape`: it finds the
         # errors of `call`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)

@@ -74,9 +74,15 @@ def test_shape_can_be_asked_before_building(case):
     by_name = layer.compute_output_shape(
         **{f"{name}_shape": shape for name, shape in case.shapes.items()}
     )
+    spec = layer.compute_output_spec(
+        **{
+            name: keras.KerasTensor(shape, case.dtype)
+            for name, shape in case.shapes.items()
+        }
+    )
     assert not layer.built
     expected = tuple(case.call(layer, case.arrays()).shape)
-    assert by_place == by_name == expected
+    assert by_place == by_name == spec.shape == expected
 
 
 @each_case
