@@ -24,6 +24,7 @@ from keras_transformer.tensorflow_only import batches_at_once
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator_folder import described
 from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
@@ -356,7 +357,7 @@ class Translator:
         """
         description, weights, tokenizers = read_folder(path)
         model, search = (
-            keras.saving.deserialize_keras_object(description[name])
+            described(description[name], repr(os.fspath(path)))
             for name in ("model", "search")
         )
         assign_named_weights(model, weights, repr(os.fspath(path)))

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 
+import keras
 import safetensors.numpy
 
 from keras_transformer.atomic import NO_LOCKS
@@ -115,6 +116,26 @@ def read_folder(path):
         return read_folder(path)  # saved anew in the meantime
 
 
+def described(description: dict, origin: str):
+    """Makes the model or search that `translator.json` describes.
+
+    Args:
+        description: What it says of it.
+        origin: What a message calls the place it comes from.
+
+    Raises:
+        ValueError: If Keras cannot make it.
+    """
+    try:
+        return keras.saving.deserialize_keras_object(description)
+    # What a damaged description makes Keras raise.
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{DESCRIPTION} must describe what can be made anew. Received: "
+            f"{description['class_name']} in {origin}: {error}"
+        ) from error
+
+
 def _read_files(path, description):
     names, digests = description["files"], description["sha256"]
     paths = {role: os.path.join(path, names[role]) for role in ROLES}
@@ -177,14 +198,21 @@ def _read_description(path):
 def _is_complete(description) -> bool:
     """Whether all that is read of a description is there."""
     try:
-        parts = [
-            description[name]["class_name"] for name in ("model", "search")
-        ]
+        made = [description[name] for name in ("model", "search")]
         names = [description["files"][role] for role in ROLES]
-        parts += names + [description["sha256"][name] for name in names]
+        strings = [
+            *(x["class_name"] for x in made),
+            *names,
+            *(description["sha256"][name] for name in names),
+        ]
+        configs = [x["config"] for x in made]
     except (AttributeError, KeyError, TypeError):
         return False
-    return "format" in description and all(isinstance(x, str) for x in parts)
+    return (
+        "format" in description
+        and all(isinstance(x, str) for x in strings)
+        and all(isinstance(x, dict) for x in configs)
+    )
 
 
 @contextlib.contextmanager

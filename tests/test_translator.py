@@ -1179,6 +1179,25 @@ def test_description_without_a_part(saved, changes):
         kt.Translator.load(saved)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("model", {"config": {"vocabulary_size": 13, "width": 1}}),
+        ("model", {"config": {"dtype": 3}}),
+        ("model", {"class_name": "Other", "registered_name": "Other"}),
+        ("search", {"config": {"width": "wide"}}),
+        ("search", {"registered_name": "Other"}),
+    ],
+)
+def test_description_of_what_cannot_be_made(saved, name, changes):
+    with open(saved / "translator.json") as file:
+        part = json.load(file)[name]
+    edit_description(saved, **{name: {**part, **changes}})
+    message = r"translator\.json must describe what can be made anew\. Rec.*de'"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
 def test_description_cut_short(saved):
     path = saved / "translator.json"
     path.write_bytes(path.read_bytes()[:-100])

@@ -7,6 +7,7 @@ import keras
 from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator_folder import described
 from keras_transformer.translator_folder import read_folder
 
 
@@ -63,9 +64,7 @@ class Start:
     def make_model(self, **overrides) -> Transformer:
         """The model, with other values of some arguments."""
         config = {**self.config(), **overrides}
-        return keras.saving.deserialize_keras_object(
-            {**self.model, "config": config}
-        )
+        return described({**self.model, "config": config}, "`start_from`")
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Those of source and target, which may be one."""
@@ -77,4 +76,4 @@ class Start:
         """The search, or `None` for the default."""
         if self.search is None:
             return None
-        return keras.saving.deserialize_keras_object(self.search)
+        return described(self.search, "`start_from`")
