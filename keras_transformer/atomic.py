@@ -64,10 +64,14 @@ def new_folder(path, check: Callable):
         path: The folder to be. What is there is replaced; a link stays one.
         check: Called before and after the block; raises if it may not be:
             see `check_replaceable`.
+
+    Raises:
+        OSError: If no folder may be made there.
     """
     check()
     path = os.path.realpath(path)
     parent, name = os.path.split(path)
+    check_folder_to_write(parent)
     os.makedirs(parent, exist_ok=True)
     partial = _beside(path)
     os.mkdir(partial)

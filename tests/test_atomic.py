@@ -69,6 +69,14 @@ def test_a_pipe_is_written_to(tmp_path, as_function):
     assert os.listdir(tmp_path) == ["pipe"]
 
 
+def test_a_folder_in_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file' is a file, not a fol"):
+        with new_folder(tmp_path / "file" / "folder", bool):
+            pass
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_modes_are_those_of_any_file_and_folder(tmp_path, monkeypatch):
     mask = os.umask(0o027)
     try:

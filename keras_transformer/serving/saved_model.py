@@ -23,6 +23,8 @@ from keras_transformer.weights import check_finite_model
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
 SOURCE_IDS_SPEC = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+# `tf.saved_model.load` finds no files in folders with these in their names.
+PATTERN_CHARACTERS = "[\\"
 ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 
 
@@ -59,8 +61,10 @@ def export_saved_model(translator, path, overwrite: bool = False):
     Raises:
         FileExistsError: If something is there that is not empty, unless it
             is a SavedModel and `overwrite`.
+        OSError: If no folder may be made there.
         RuntimeError: If Keras does not run on TensorFlow.
-        ValueError: If a weight is no finite number.
+        ValueError: If a weight is no finite number, or TensorFlow could not
+            read a folder of that name.
     """
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
@@ -69,6 +73,13 @@ def export_saved_model(translator, path, overwrite: bool = False):
             "with KERAS_BACKEND=tensorflow; the translator's folder is the "
             "same for every backend."
         )
+    for character in PATTERN_CHARACTERS:
+        if character in os.path.realpath(path):
+            raise ValueError(
+                f"`path` must be without {character}, which TensorFlow takes "
+                "for a pattern when it reads a SavedModel. Received: "
+                f"{os.fspath(path)!r}. Choose another folder."
+            )
     check_finite_model(translator.model)
     check = functools.partial(
         check_replaceable, path, overwrite, "a SavedModel", "saved_model.pb"

@@ -384,6 +384,16 @@ def test_folder_of_an_export_is_refused_and_untouched(exported):
     assert os.listdir(path.parent) == ["1"]
 
 
+@pytest.mark.parametrize("name", ["en[1]/1", "en\\de"])
+def test_folder_that_tensorflow_cannot_read_is_refused(
+    exported, tmp_path, name
+):
+    translator, _ = exported["shared unigram"]
+    with pytest.raises(ValueError, match="takes for a pattern.*Choose another"):
+        translator.export_saved_model(tmp_path / name)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_is_no_export_is_refused_and_untouched(exported, tmp_path, kind):
     translator, _ = exported["shared unigram"]
