@@ -310,9 +310,9 @@ def train(
             resume=resume,
             overwrite=overwrite,
         )
-    except Stopped:
+    except Stopped as stop:
         say_stopped()
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + stop.number) from None
     except (Exception, KeyboardInterrupt) as error:
         is_interrupt = isinstance(error, KeyboardInterrupt)
         # `main` reports errors; but then jax would wait for the other

@@ -347,14 +347,16 @@ def test_interrupted_training_goes_on_with_the_same_command(
     text, tmp_path, monkeypatch
 ):
     class Interrupted(callbacks.Interrupt):
-        requested = property(lambda self: True, lambda self, value: None)
+        requested = property(
+            lambda self: signal.SIGTERM, lambda self, value: None
+        )
 
     folder = tmp_path / "run"
     command = ["train", *text, "-o", folder, "--epochs", "1", "--overwrite"]
     with monkeypatch.context() as patch:
         patch.setattr(training_run, "Interrupt", Interrupted)
         result = run(*command, *TRAINING)
-    assert result.code == 130
+    assert result.code == 128 + signal.SIGTERM
     assert "Traceback" not in result.errors
     *_, state, command = result.errors.splitlines()
     assert state.startswith("Stopped. No epoch has ended")

@@ -40,7 +40,15 @@ class OneTraining(keras.callbacks.CallbackList):
 
 
 class Stopped(KeyboardInterrupt):
-    """Training stops as it was asked to, in all processes and saved."""
+    """Training stops as it was asked to, in all processes and saved.
+
+    Args:
+        number: That of the signal which asked for it; jax hides its SIGTERM.
+    """
+
+    def __init__(self, number: int | None):
+        super().__init__()
+        self.number = number or signal.SIGTERM
 
 
 class Interrupt:
@@ -52,11 +60,14 @@ class Interrupt:
     Args:
         shared: Whether other processes are to stop with this one. SIGTERM is
             then left to jax, which tells them; SIGHUP would stop one alone.
+
+    Attributes:
+        requested: Number of the signal that has come, `None` before.
     """
 
     def __init__(self, shared: bool = False):
         self.shared = shared
-        self.requested = False
+        self.requested = None
 
     def __enter__(self):
         numbers = [signal.SIGINT]
@@ -72,7 +83,7 @@ class Interrupt:
     def _on_signal(self, number, frame):
         if self.requested:
             raise KeyboardInterrupt
-        self.requested = True
+        self.requested = number
         print(
             "\nStopping when this batch, or this epoch's end, is saved. Once "
             "more to stop now.",
@@ -165,12 +176,12 @@ class Checkpoints(keras.callbacks.Callback):
         if stops or (self.every and done % self.every == 0):
             self._write(self.epoch, done)
         if stops:
-            raise Stopped
+            raise Stopped(self.interrupt.requested)
 
     def on_epoch_end(self, epoch, logs=None):
         self._write(epoch + 1, 0)
         if self._stops(self.run.num_batches):
-            raise Stopped
+            raise Stopped(self.interrupt.requested)
 
     def _write(self, epoch, batch):
         # `self.model`, as on JAX a callback's brings into the model what an
@@ -179,7 +190,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _stops(self, done):
         return self.run.distribution.agrees_to_stop(
-            self.interrupt.requested,
+            bool(self.interrupt.requested),
             self.epoch * self.run.num_batches + done,
         )
 
