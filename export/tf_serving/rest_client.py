@@ -100,6 +100,7 @@ def main(arguments=None):
             )
             for translation in translations:
                 print(translation.replace("\n", " "))
+        sys.stdout.flush()  # or Python would, with a traceback, as it ends
     except UnicodeDecodeError as error:
         sys.exit(f"The text is not UTF-8: {error}")
     except BrokenPipeError:  # whoever reads has enough
