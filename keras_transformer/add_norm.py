@@ -40,7 +40,10 @@ class AddNorm(Layer):
 
     def __init__(self, dropout: float, normalize_first: bool, **kwargs):
         super().__init__(**kwargs)
-        self.dropout = Dropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.dropout = dropout
+        self.sublayer_dropout = Dropout(
+            dropout, name="dropout", dtype=self.dtype_policy
+        )
         self.norm = LayerNormalization(
             epsilon=LAYER_NORM_EPSILON, name="norm", dtype=self.dtype_policy
         )
@@ -56,7 +59,7 @@ class AddNorm(Layer):
         return self.norm(inputs) if self.normalize_first else inputs
 
     def call(self, inputs, sublayer_output, training=None):
-        y = self.dropout(sublayer_output, training=training)
+        y = self.sublayer_dropout(sublayer_output, training=training)
         # A `DTypePolicyMap` may give the parts other dtypes.
         x = ops.cast(inputs, self.compute_dtype)
         x = x + ops.cast(y, self.compute_dtype)
@@ -65,7 +68,7 @@ class AddNorm(Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "dropout": self.dropout.rate,
+            "dropout": self.dropout,
             "normalize_first": self.normalize_first,
         }
 

@@ -26,7 +26,7 @@ class Dense(keras.layers.Dense):
     """
 
     def __init__(self, units: int, **kwargs):
-        super().__init__(int(units), **kwargs)  # one of NumPy's is refused
+        super().__init__(int(units), **kwargs)  # Keras refuses NumPy's integers
 
     def call(self, inputs, training=None):
         return by_rows(super().call, inputs)

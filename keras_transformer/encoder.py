@@ -139,11 +139,11 @@ class EncoderLayer(Layer):
         mask=None,
         inputs_mask=None,
     ):
-        # Given by name, so that Keras does not join the mask of `inputs`.
         padding_mask = first_given(padding_mask, inputs_mask, mask)
         check_padding_mask("padding_mask", padding_mask)
         x = inputs
         y = self.self_attention_add_norm.before(x)
+        # A mask given by name keeps Keras from joining that of the tensor.
         y = self.self_attention(
             query=y,
             value=y,

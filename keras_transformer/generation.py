@@ -61,7 +61,7 @@ def generate(
     capacity = None
     if jit_compile and max_length is not None:
         capacity = _rounded_up(max_length, LENGTH_STEP)
-    # A copy, as what is compiled is kept and the user's own may change.
+    # A copy: the compiled function is kept, and the user may change theirs.
     search = copy.copy(search)
     found = _found(
         Decode(model, search, capacity, return_scores or return_token_scores),

@@ -28,7 +28,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs, training=False):
-        # Integers stay integers in Keras, and are rounded.
+        # Keras would keep integers, and round what it computes to them.
         inputs = ops.cast(inputs, self.compute_dtype)
         scales_and_shifts = self.scale and self.center
         is_plain = self.axis in (-1, [-1]) and not self.rms_scaling

@@ -186,36 +186,18 @@ class Transformer(Freezable, keras.Model):
             tie_source = source_vocabulary_size is None
         if source_vocabulary_size is None:
             source_vocabulary_size = vocabulary_size
-        check_positive(source_vocabulary_size=source_vocabulary_size)
-        if tie_source and source_vocabulary_size != vocabulary_size:
-            raise ValueError(
-                "`tie_source` must be False where source and target have "
-                "vocabularies of their own. Received: tie_source=True, "
-                f"vocabulary_size={vocabulary_size}, "
-                f"source_vocabulary_size={source_vocabulary_size}."
-            )
-        for name, token_id in (
-            ("start_token_id", start_token_id),
-            ("end_token_id", end_token_id),
-        ):
-            check_positive(**{name: token_id})
-            if token_id >= vocabulary_size:
-                raise ValueError(
-                    f"`{name}` must be less than `vocabulary_size`. Received: "
-                    f"{name}={token_id}, vocabulary_size={vocabulary_size}."
-                )
-
+        _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source)
+        _check_special_tokens(
+            vocabulary_size,
+            start_token_id=start_token_id,
+            end_token_id=end_token_id,
+        )
         if self.dtype_policy.quantization_mode:
             raise ValueError(
                 "`dtype` must be a policy to compute in, such as "
                 f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
                 "Keras quantises a model that is built: "
                 "`model.quantize('int8')`."
-            )
-        if start_token_id == end_token_id:
-            raise ValueError(
-                "`start_token_id` and `end_token_id` must differ. Received: "
-                f"start_token_id={start_token_id}, end_token_id={end_token_id}."
             )
 
         self.vocabulary_size = vocabulary_size
@@ -705,11 +687,12 @@ class Transformer(Freezable, keras.Model):
         """Trains, as `keras.Model.fit`, after a look at the ids.
 
         Arrays are checked whole, a `tf.data.Dataset` by its first batch, for
-        training and for validation: an id outside the vocabulary is a
-        `ValueError`. In a later batch, or a dataset that `tf.distribute` has
-        distributed, TensorFlow finds one on a CPU; compiled with XLA or on
-        another device, nothing does. The look begins a dataset once more than
-        training does: what it reads must not be used up by that.
+        training and for validation: an id outside the vocabulary, or labels
+        of another shape than the targets, are a `ValueError`. In a later
+        batch, or a dataset that `tf.distribute` has distributed, TensorFlow
+        finds such an id on a CPU; compiled with XLA or on another device,
+        nothing does. The look begins a dataset once more than training does:
+        what it reads must not be used up by that.
 
         On a few cores the operations of a small model are faster undivided.
         After `tf.config.threading.set_intra_op_parallelism_threads(1)`, at the
@@ -857,4 +840,31 @@ class Transformer(Freezable, keras.Model):
             padding_mask=padding_mask(target_ids),
             encoded_mask=encoded_mask,
             **options,
+        )
+
+
+def _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source):
+    check_positive(source_vocabulary_size=source_vocabulary_size)
+    if tie_source and source_vocabulary_size != vocabulary_size:
+        raise ValueError(
+            "`tie_source` must be False where source and target have "
+            "vocabularies of their own. Received: tie_source=True, "
+            f"vocabulary_size={vocabulary_size}, "
+            f"source_vocabulary_size={source_vocabulary_size}."
+        )
+
+
+def _check_special_tokens(vocabulary_size, **token_ids):
+    for name, token_id in token_ids.items():
+        check_positive(**{name: token_id})
+        if token_id >= vocabulary_size:
+            raise ValueError(
+                f"`{name}` must be less than `vocabulary_size`. Received: "
+                f"{name}={token_id}, vocabulary_size={vocabulary_size}."
+            )
+    if len(set(token_ids.values())) < len(token_ids):
+        received = ", ".join(f"{name}={x}" for name, x in token_ids.items())
+        raise ValueError(
+            "`start_token_id` and `end_token_id` must differ. Received: "
+            f"{received}."
         )

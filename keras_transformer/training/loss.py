@@ -198,7 +198,7 @@ def _product_crossentropy(ids, product, label_smoothing):
         )
 
         def gradient(upstream, _):
-            slopes = replace_entries(
+            of_logits = replace_entries(
                 probabilities,
                 labels,
                 ops.cast(at_labels, logits.dtype),
@@ -207,12 +207,14 @@ def _product_crossentropy(ids, product, label_smoothing):
             )
             upstream = ops.reshape(upstream, (-1, 1))
             weighted = x * upstream
-            expected = ops.cast(ops.matmul(slopes, embeddings), "float32")
+            expected = ops.cast(ops.matmul(of_logits, embeddings), "float32")
             of_vectors = upstream * (
                 expected - label_smoothing * mean_embedding
             )
-            attracted = _attracted(slopes, ops.cast(weighted, slopes.dtype))
-            of_weight = ops.cast(attracted, "float32") - (
+            of_embeddings = _transposed_product(
+                of_logits, ops.cast(weighted, of_logits.dtype)
+            )
+            of_weight = ops.cast(of_embeddings, "float32") - (
                 label_smoothing / vocabulary_size * sum_rows(weighted)
             )
             of_vectors = ops.reshape(of_vectors, ops.shape(vectors))
@@ -267,13 +269,13 @@ def _softmax(logits):
     return ops.cast(probabilities, dtype)
 
 
-def _attracted(slopes, x):
+def _transposed_product(of_logits, x):
     """Computes `G^T x`, `(V, D)`, from `(M, V)` and `(M, D)`."""
     if x.shape[-1] >= LEAST_WIDTH:
         # One operation: TensorFlow joins a transposition to the product.
-        return ops.matmul(ops.transpose(slopes), x)
-    # It takes longer to read slopes across than to turn what comes out.
-    return ops.transpose(ops.matmul(ops.transpose(x), slopes))
+        return ops.matmul(ops.transpose(of_logits), x)
+    # It takes longer to read of_logits across than to turn what comes out.
+    return ops.transpose(ops.matmul(ops.transpose(x), of_logits))
 
 
 def _rows(x):

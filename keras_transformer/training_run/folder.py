@@ -92,8 +92,8 @@ class RunFolder:
     def check_free(self, overwrite: bool):
         """Raises `OSError` if nothing can be written there.
 
-        `FileExistsError` if there is something to overwrite. Never is what
-        somebody else put into a folder `training`.
+        `FileExistsError` if there is something to overwrite, or a folder
+        `training` that somebody else has made, which never is overwritten.
         """
         began = os.path.exists(self.path(LOCK))
         if not began and os.path.isdir(self.path()) and os.listdir(self.path()):

@@ -363,7 +363,7 @@ def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
     for stack in (model.encoder, model.decoder):
         for sublayer in vars(stack.layers[0]).values():
             if isinstance(sublayer, AddNorm):
-                sublayer.dropout.rate = 0.0
+                sublayer.sublayer_dropout.rate = 0.0
     ids = random_ids()
     encoded = model.encode(ids["source_ids"])
     dropped = model.encode(ids["source_ids"], training=True)
