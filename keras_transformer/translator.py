@@ -5,6 +5,8 @@ import os
 
 import keras
 import numpy as np
+import rich.console
+import rich.progress
 import safetensors.numpy
 
 from keras_transformer.alignment import Alignment
@@ -72,6 +74,7 @@ class Translator:
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
         search: How to search this time; by default the translator's own.
+        verbose: 0 is silent, 1 shows a progress bar, of tokens.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -150,6 +153,7 @@ class Translator:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         jit_compile: bool | None = None,
         search: Search | None = None,
+        verbose: int = 0,
     ):
         # Once: another thread may set another.
         search = self.search if search is None else search
@@ -178,25 +182,25 @@ class Translator:
             )
             return batch, found, scores[0] if return_scores else None
 
+        lengths = [len(row) for row in rows]
         batches = batches_by_length(
-            [len(row) for row in rows],
-            tokens_per_batch,
-            search.num_slots,
-            max_length,
+            lengths, tokens_per_batch, search.num_slots, max_length
         )
         # XLA's operations use all cores by themselves.
         beside = 1 if jit_compile else batches_at_once()
+        found = in_threads(translate, batches, beside)
         translations, scores = in_text_order(
-            len(rows), width, in_threads(translate, batches, beside)
+            len(rows), width, shown(found, "Translating", lengths, verbose)
         )
         return (translations, scores) if return_scores else translations
 
-    def score(self, texts, translations):
+    def score(self, texts, translations, verbose: int = 0):
         """Computes how probable given translations are.
 
         Args:
             texts: A sequence of strings.
             translations: As many strings.
+            verbose: 0 is silent, 1 shows a progress bar, of tokens.
 
         Returns:
             Float32 array `(B,)`: natural-logarithm probabilities of the
@@ -213,7 +217,9 @@ class Translator:
         sources, targets = self._pairs(texts, translations)
         scores = np.zeros(len(sources), "float32")
         token_scores = [np.zeros(0, "float32") for _ in sources]
-        for batch, *ids in self._batches_of_pairs(sources, targets):
+        lengths = [*map(len, targets)]
+        batches = self._batches_of_pairs(sources, targets)
+        for batch, *ids in shown(batches, "Scoring", lengths, verbose):
             for index, of_tokens, of_all in zip(
                 batch, *self.model.score(*ids), strict=True
             ):
@@ -464,6 +470,29 @@ class Translator:
                     f"Received: text {index} of {len(row)} tokens, max_length="
                     f"{self.model.max_length}. Split it into sentences."
                 )
+
+
+def shown(found, description, lengths, verbose):
+    """Gives what is found batch by batch, and shows how much is done.
+
+    Args:
+        found: Iterable of tuples, of which the first is a batch: the indices
+            of its texts.
+        description: What the progress bar says.
+        lengths: Tokens of each text.
+        verbose: 0 is silent, 1 shows a bar where there is a terminal.
+    """
+    console = rich.console.Console(stderr=True)
+    with rich.progress.Progress(
+        console=console,
+        disable=not verbose or not console.is_terminal,
+        transient=True,
+    ) as progress:
+        task = progress.add_task(description, total=sum(lengths))
+        for batch, *others in found:
+            yield batch, *others
+            done = sum(lengths[index] for index in batch)
+            progress.advance(task, done)
 
 
 def first_of(translations) -> list[str]:

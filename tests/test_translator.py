@@ -226,6 +226,22 @@ def test_scores_are_log_probabilities_of_the_translations(translator):
     assert translations == translator(TEXTS)
 
 
+def test_a_terminal_shows_how_much_is_done(translator, monkeypatch, capsys):
+    texts = ["the cat", "the cat sees the dog"]
+
+    def shown(verbose):
+        translations = translator(texts, verbose=verbose)
+        translator.score(texts, translations, verbose=verbose)
+        assert translations == translator(texts)
+        return capsys.readouterr().err
+
+    assert shown(verbose=1) == ""  # to a file or a pipe
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes a terminal of it
+    found = shown(verbose=1)
+    assert re.search("(?s)Translating.*100%.*Scoring.*100%", found)
+    assert shown(verbose=0) == ""
+
+
 def test_score_is_the_models_own(translator, tokenizer):
     (text,), (score,) = translator(["the cat sees"], return_scores=True)
     ids = tokenizer.encode("the cat sees") + [tokenizer.end_token_id]
