@@ -3,6 +3,7 @@
 Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
+import itertools
 import os
 import re
 import signal
@@ -145,6 +146,17 @@ def translate(
             help="What translations begin with; empty lines stay empty."
         ),
     ] = None,
+    target_prefixes: Annotated[
+        Path | None,
+        typer.Option(help="File with such a beginning for each sentence."),
+    ] = None,
+    tokens_per_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens to decode at once; fewer need less memory. 8192 "
+            "by default."
+        ),
+    ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put its score before each line.")
     ] = False,
@@ -170,11 +182,18 @@ def translate(
             "Give sentences or `--input`, not both. Received: "
             f"{len(texts)} sentences and --input {input}."
         )
+    if target_prefix is not None and target_prefixes:
+        raise ValueError(
+            "Give `--target-prefix` or `--target-prefixes`, not both. "
+            f"Received: {target_prefix!r} and {target_prefixes}."
+        )
     if output:
         check_file_to_write(output, overwrite)
     elif overwrite:
         refuse(["overwrite"], "`--output`", "none")
-    is_typed = sys.stdin.isatty() and not input
+    is_typed = sys.stdin.isatty() and not (input or texts)
+    if is_typed and target_prefixes:
+        refuse(["target_prefixes"], "`--input`", "sentences to be typed")
     translator = _load(folder, dtype, is_much=not (texts or is_typed))
     set_search(translator, search_options)
     from keras_transformer.text.lines import chunks
@@ -186,27 +205,30 @@ def translate(
     elif not is_typed:
         texts = _input_lines(input)
         check_line_lengths(translator, texts, input or STANDARD_INPUT)
+        if output:  # written when all is done: one progress bar for all
+            lines_at_once = max(len(texts), 1)
     else:
         texts, lines_at_once = _typed_lines(), 1
+    prefixes = itertools.repeat(target_prefix)
+    if target_prefixes:
+        prefixes = _prefixes(target_prefixes, texts)
+    options = {
+        "min_length": min_length,
+        "max_length": max_length,
+        "return_scores": scores,
+        "verbose": int(output is not None),
+        **given(tokens_per_batch=tokens_per_batch),
+    }
 
-    def prefixes_of(texts):
-        return None if target_prefix is None else [target_prefix] * len(texts)
+    def translated(chunk):
+        some_texts, some_prefixes = map(list, zip(*chunk, strict=True))
+        if some_prefixes[0] is None:
+            some_prefixes = None
+        found = translator(some_texts, target_prefix=some_prefixes, **options)
+        return "".join(_lines(found, scores))
 
-    results = (
-        "".join(
-            _lines(
-                translator(
-                    chunk,
-                    min_length=min_length,
-                    max_length=max_length,
-                    target_prefix=prefixes_of(chunk),
-                    return_scores=scores,
-                ),
-                scores,
-            )
-        )
-        for chunk in chunks(texts, lines_at_once)
-    )
+    pairs = zip(texts, prefixes, strict=False)
+    results = map(translated, chunks(pairs, lines_at_once))
     if output:
         write_file(output, "".join(results).encode())
         return
@@ -224,7 +246,19 @@ def evaluate(
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Case does not count.")
     ] = False,
+    tokenize: Annotated[
+        str,
+        typer.Option(
+            help="How sacreBLEU splits text: 13a, zh, ja-mecab, ko-mecab, "
+            "intl, char, flores200, or none where it is split already."
+        ),
+    ] = "13a",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File for the translations."),
+    ] = None,
     dtype: Dtype = None,
+    overwrite: Overwrite = False,
     *,
     search_options,
 ):
@@ -235,18 +269,28 @@ def evaluate(
     \b
     Example:
       keras-transformer evaluate runs/en-de test.en test.de --search beam
+      keras-transformer evaluate runs/en-zh test.en test.zh --tokenize zh \\
+        --output test.out
     """  # noqa: D301
     with quiet_start():
         from keras_transformer.text import corpus_scores
+        from keras_transformer.text.bleu import bleu_metric
         from keras_transformer.translator import check_line_lengths
         from keras_transformer.translator import first_of
 
+    bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
+    if output:
+        check_file_to_write(output, overwrite)
+    elif overwrite:
+        refuse(["overwrite"], "`--output`", "none")
     sources, references = _read_pairs(source, target)
     translator = _load(folder, dtype, is_much=True)
     set_search(translator, search_options)
     check_line_lengths(translator, sources, source)
-    found = first_of(translator(sources))
-    scores = corpus_scores(found, references, lowercase=lowercase)
+    found = first_of(translator(sources, verbose=1))
+    if output:
+        write_file(output, "".join(_lines(found, False)).encode())
+    scores = corpus_scores(found, references, lowercase, tokenize)
     print(f"BLEU {scores.bleu:.2f}")
     print(f"chrF {scores.chrf:.2f}")
     print(scores.signature)
@@ -275,7 +319,7 @@ def score(
     translator = _load(folder, dtype)
     _check_line_lengths(translator, sources, source, translations, target)
     tokenizer = translator.target_tokenizer
-    scores, token_scores = translator.score(sources, translations)
+    scores, token_scores = translator.score(sources, translations, verbose=1)
     for text, total, of_tokens in zip(
         translations, scores, token_scores, strict=True
     ):
@@ -407,48 +451,36 @@ def export(
             refuse(options, needed, f"--format {format}")
     check_absent(output, overwrite)
     with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
-        _export(
-            folder,
-            output,
-            format,
-            search_options,
-            litert_options,
-            dtype,
-            overwrite,
-        )
-
-
-def _export(
-    folder, output, format, search_options, litert_options, dtype, overwrite
-):
-    translator = _load(folder, dtype)
-    set_search(translator, search_options)
-    if litert_options.get("text") and translator.search.num_hypotheses > 1:
-        refuse(
-            ["text"],
-            "a search for one hypothesis",
-            f"num_hypotheses={translator.search.num_hypotheses}",
-        )
-    if format == "ctranslate2":
-        translator.export_ctranslate2(output, overwrite=overwrite)
-        message = (
-            f"CTranslate2 model in {output}. Load it with "
-            "ctranslate2.Translator, and sentencepiece."
-        )
-    elif format == "litert":
-        print("Converting; a minute for base size.", file=sys.stderr)
-        translator.export_litert(output, **litert_options, overwrite=overwrite)
-        message = (
-            f"LiteRT file {output}. Load it with "
-            "keras_transformer.LiteRTTranslator."
-        )
-    else:
-        translator.export_saved_model(output, overwrite=overwrite)
-        message = (
-            f"SavedModel in {output}, signatures serving_default (text) and "
-            "translate_ids, and the two compiled. Load it with tensorflow and "
-            "tensorflow_text."
-        )
+        translator = _load(folder, dtype)
+        set_search(translator, search_options)
+        if litert_options.get("text") and translator.search.num_hypotheses > 1:
+            refuse(
+                ["text"],
+                "a search for one hypothesis",
+                f"num_hypotheses={translator.search.num_hypotheses}",
+            )
+        if format == "ctranslate2":
+            translator.export_ctranslate2(output, overwrite=overwrite)
+            message = (
+                f"CTranslate2 model in {output}. Load it with "
+                "ctranslate2.Translator, and sentencepiece."
+            )
+        elif format == "litert":
+            print("Converting; a minute for base size.", file=sys.stderr)
+            translator.export_litert(
+                output, **litert_options, overwrite=overwrite
+            )
+            message = (
+                f"LiteRT file {output}. Load it with "
+                "keras_transformer.LiteRTTranslator."
+            )
+        else:
+            translator.export_saved_model(output, overwrite=overwrite)
+            message = (
+                f"SavedModel in {output}, signatures serving_default (text) "
+                "and translate_ids, and the two compiled. Load it with "
+                "tensorflow and tensorflow_text."
+            )
     print(message, file=sys.stderr)
 
 
@@ -542,6 +574,19 @@ def _input_lines(input):
     from keras_transformer.text.lines import read_lines
 
     return list(read_lines(input) if input else _typed_lines())
+
+
+def _prefixes(path, texts):
+    """Reads what each translation is to begin with."""
+    from keras_transformer.text.lines import read_lines
+
+    prefixes = list(read_lines(path))
+    if len(prefixes) != len(texts):
+        raise ValueError(
+            "`--target-prefixes` must have a line for each sentence. Received: "
+            f"{path} of {len(prefixes)} lines, {len(texts)} sentences."
+        )
+    return prefixes
 
 
 def _typed_lines():

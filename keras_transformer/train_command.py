@@ -150,12 +150,17 @@ def train(
         ),
     ] = None,
     dropout: Annotated[
-        float | None, typer.Option(help="Share; by default the model's.")
+        float | None,
+        typer.Option(
+            help="Share of each sublayer's output to drop; by default that of "
+            "the preset or of --start-from."
+        ),
     ] = None,
     attention_dropout: Annotated[
         float | None,
         typer.Option(
-            help="Share of attention weights; by default the model's."
+            help="Share of attention weights to drop; by default none, or that "
+            "of --start-from."
         ),
     ] = None,
     normalize_first: Annotated[
@@ -166,7 +171,8 @@ def train(
         ),
     ] = False,
     label_smoothing: Annotated[
-        float, typer.Option(help="Share of the label to spread.")
+        float,
+        typer.Option(help="Share of each label to spread over all tokens."),
     ] = 0.1,
     clip_norm: Annotated[
         float, typer.Option(help="Largest norm of the gradients; 0 for any.")
@@ -197,13 +203,23 @@ def train(
         bool,
         typer.Option("--bleu", help="Translate and score the validation text."),
     ] = False,
+    tokenize: Annotated[
+        str | None,
+        typer.Option(
+            help="How sacreBLEU splits text for --bleu, such as zh or "
+            "ja-mecab; by default 13a."
+        ),
+    ] = None,
     monitor: Annotated[
         Literal["val_loss", "val_perplexity", "val_bleu"],
         typer.Option(help="What --patience and --keep-best go by."),
     ] = "val_loss",
     patience: Annotated[
         int,
-        typer.Option(help="Stop when so many epochs bring nothing; 0: never."),
+        typer.Option(
+            help="Stop after so many epochs without a better --monitor; 0: "
+            "never."
+        ),
     ] = 0,
     keep_best: Annotated[
         bool,
@@ -220,7 +236,11 @@ def train(
         DtypePolicy, typer.Option(help="Keras dtype policy.")
     ] = "float32",
     seed: Annotated[
-        int, typer.Option(help="Makes weights, order and dropout repeatable.")
+        int,
+        typer.Option(
+            help="The same seed gives the same first weights, order and "
+            "dropout."
+        ),
     ] = 1,
     deterministic: Annotated[
         bool,

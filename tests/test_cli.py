@@ -789,6 +789,44 @@ def test_translations_begin_as_told(trained):
     )
 
 
+def test_each_translation_begins_as_a_file_says(trained, tmp_path):
+    texts = ["cat sees dog", "", "fox sees owl"]
+    prefixes = ["Hund sieht", "Katze", ""]
+    expected = trained.translator(texts, target_prefix=prefixes)
+    source, file = tmp_path / "text.en", tmp_path / "prefixes.de"
+    source.write_text("\n".join([*texts, ""]))
+    file.write_text("\n".join([*prefixes, ""]))
+    command = ("translate", trained.folder, "--target-prefixes", file)
+    for result in (run(*command, *texts), run(*command, "-i", source)):
+        assert (result.code, result.errors) == (0, "")
+        assert result.output.splitlines() == expected
+    assert expected[0].startswith("Hund sieht")
+    for wrong, message in (
+        (["cat"], "`--target-prefixes` must have a line for each sentence. .*"),
+        (["cat", "--target-prefix", "x"], "Give `--target-prefix` or .*"),
+    ):
+        assert_is_one_line(run(*command, *wrong), message)
+
+
+def test_fewer_sentences_may_be_decoded_at_once(trained, monkeypatch):
+    texts = ["cat sees dog"] * 9
+    sizes = []
+    generate = kt.Transformer.generate
+
+    def counted(model, source_ids, **options):
+        sizes.append(len(source_ids))
+        return generate(model, source_ids, **options)
+
+    monkeypatch.setattr(kt.Transformer, "generate", counted)
+    command = ("translate", trained.folder, *texts, "--tokens-per-batch")
+    result = run(*command, "120")
+    assert result.output.splitlines() == trained.translator(texts[:1]) * 9
+    assert sizes[:-1] == [2, 2, 2, 2, 1]
+    assert_is_one_line(
+        run(*command, "0"), "`tokens_per_batch` must be at least 1. .*"
+    )
+
+
 def test_samples_are_repeatable_from_their_seed(trained):
     outputs = [
         run(
@@ -1054,6 +1092,25 @@ def test_evaluate_without_case(trained):
     result = run("evaluate", trained.folder, *files, "--lowercase")
     assert result.code == 0
     assert "case:lc" in result.output
+
+
+def test_evaluate_writes_what_it_scores(trained, tmp_path):
+    output = tmp_path / "text.out"
+    command = ("evaluate", trained.folder, trained.source, trained.target)
+    result = run(*command, "--tokenize", "char", "--output", output)
+    assert (result.code, result.errors) == (0, "")
+    translations = trained.translator([source for source, _ in PAIRS])
+    assert output.read_text() == "".join(f"{x}\n" for x in translations)
+    references = [[target for _, target in PAIRS]]
+    expected = sacrebleu.corpus_bleu(translations, references, tokenize="char")
+    assert f"BLEU {expected.score:.2f}\n" in result.output
+    assert "|tok:char|" in result.output
+    for wrong, message in (
+        (["--output", output], f"'{output}' exists already, .*"),
+        (["--overwrite"], "`--overwrite` needs `--output`. Received: none."),
+        (["--tokenize", "de"], "`tokenize` must be one of 'none', .*"),
+    ):
+        assert_is_one_line(run(*command, *wrong), message)
 
 
 def test_evaluate_needs_as_many_references(trained, tmp_path):

@@ -726,8 +726,9 @@ def test_what_training_stops_by_may_change_unless_the_best_is_kept():
         return run.settings()
 
     assert settings(monitor="val_bleu") == settings()
-    kept = settings(monitor="val_bleu", keep_best=True)
-    assert kept["monitor"] == "val_bleu"
+    assert settings(bleu=True, tokenize="zh") == settings()
+    kept = settings(monitor="val_bleu", tokenize="zh", keep_best=True)
+    assert (kept["monitor"], kept["tokenize"]) == ("val_bleu", "zh")
 
 
 def test_a_file_may_be_named_in_another_way_or_moved(tmp_path, monkeypatch):
@@ -1129,6 +1130,24 @@ def test_best_epoch_is_kept_and_training_stops(text, tmp_path, scores, capsys):
     assert len(losses(folder)) == 6
 
 
+@pytest.mark.parametrize(("tokenize", "used"), [(None, "13a"), ("char",) * 2])
+def test_translations_are_scored_as_told(
+    text, tmp_path, monkeypatch, tokenize, used
+):
+    signatures = []
+
+    def scored(*arguments, **options):
+        scores = kt.corpus_scores(*arguments, **options)
+        signatures.append(scores.signature)
+        return scores
+
+    monkeypatch.setattr(bleu_callback, "corpus_scores", scored)
+    settings = {"bleu": True, "tokenize": tokenize, "epochs": 1}
+    train(tmp_path / "run", text, settings)
+    [signature] = signatures
+    assert f"|tok:{used}|" in signature
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [0, 1])
 def test_the_first_process_alone_says_how_it_goes(
@@ -1183,6 +1202,8 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
     [
         ({"monitor": "bleu"}, "`monitor` must be one of 'val_loss'"),
         ({"monitor": "val_perplexity"}, "`monitor` needs `patience` or"),
+        ({"tokenize": "zh"}, "`tokenize` needs `bleu`, whose score"),
+        ({"tokenize": "en", "bleu": True}, "`tokenize` must be one of 'none'"),
         ({"accumulate": 0}, "`accumulate` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
         ({"average_every": 5}, "`average_every` needs `average_last` or"),

@@ -11,12 +11,13 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
+from keras_transformer.text.bleu import bleu_metric
 from keras_transformer.text.dataset import check_budget
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.transformer import PRESETS
 
-# What may change when a training goes on: it changes no update, `distribute`
-# none but by dropout and rounding.
+# What may change when a training goes on. No update depends on these, but that
+# `distribute` draws another dropout, and rounds otherwise.
 MAY_CHANGE = (
     "output",
     "epochs",
@@ -128,6 +129,7 @@ class TrainingOptions:
         activation: Keras activation of the feed-forward layers.
         attention_dropout: Share of the attention weights to drop; like
             `dropout` by default.
+        tokenize: How sacreBLEU splits translations; `None` for `"13a"`.
     """
 
     output: str
@@ -173,6 +175,7 @@ class TrainingOptions:
     byte_fallback: bool | None = None
     split_digits: bool | None = None
     symbols: str | None = None
+    tokenize: str | None = None
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -182,12 +185,17 @@ class TrainingOptions:
         if self.decay:
             may_change.remove("epochs")
         if not self.keep_best:
-            may_change.add("monitor")
+            may_change.update(("monitor", "tokenize"))
         return {
             name: value
             for name, value in settings.items()
             if name not in may_change
         }
+
+    def scores_bleu(self) -> bool:
+        """Whether translations of the validation text are scored."""
+        needed = self.patience or self.keep_best
+        return self.bleu or bool(self.monitor == "val_bleu" and needed)
 
     def model_options(self) -> dict:
         """The arguments of a new model, but for the vocabularies."""
@@ -242,6 +250,13 @@ class TrainingOptions:
                 "`monitor` needs `patience` or `keep_best`, which go by it. "
                 f"Received: monitor={self.monitor}, and neither."
             )
+        if self.tokenize is not None:
+            bleu_metric(lowercase=False, tokenize=self.tokenize)
+            if not self.scores_bleu():
+                raise ValueError(
+                    "`tokenize` needs `bleu`, whose score it changes. "
+                    f"Received: tokenize={self.tokenize}, bleu=False."
+                )
         if self.learning_rate is not None:
             check_positive_number(learning_rate=self.learning_rate)
         if self.clip_norm:

@@ -322,12 +322,8 @@ class TrainingRun(TrainingOptions):
             (line for line in lines_of(path) if 0 < len(encode(line)) < limit),
             None,
         )
-        if self._scores_bleu():
+        if self.scores_bleu():
             check_line_lengths(self.translator, self.validation_lines[0], path)
-
-    def _scores_bleu(self):
-        needed = self.patience or self.keep_best
-        return self.bleu or (self.monitor == "val_bleu" and needed)
 
     def _make_model(self, start, tokenizers):
         """Section 5.3. Text has many lengths, which XLA would each compile."""
@@ -497,7 +493,7 @@ class TrainingRun(TrainingOptions):
     def _callbacks(self, start, interrupt):
         """In this order: later ones see the weights and logs of earlier."""
         callbacks = [self.averaging] if self.averaging else []
-        bleu = self._scores_bleu()
+        bleu = self.scores_bleu()
         is_chief = self.distribution.is_chief
         if bleu:
             callbacks.append(
@@ -505,6 +501,7 @@ class TrainingRun(TrainingOptions):
                     self.translator,
                     *self.validation_lines,
                     samples=int(is_chief),
+                    tokenize=self.tokenize or "13a",
                     log_dir=(
                         self.folder.path("tensorboard", "validation")
                         if is_chief
