@@ -122,6 +122,13 @@ def train(
         Path | None, typer.Option(help="That of the target.")
     ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
+    updates: Annotated[
+        int | None,
+        typer.Option(
+            help="Train until there were so many updates, and the epoch has "
+            "ended, in place of --epochs."
+        ),
+    ] = None,
     tokens_per_batch: Annotated[
         int, typer.Option(help="Tokens of a batch on each side, with padding.")
     ] = 4096,
@@ -271,8 +278,8 @@ def train(
     Each epoch ends with the validation loss, a sample translation, and a
     checkpoint. When training was stopped or killed, the same command, without
     --overwrite, goes on from the last checkpoint, and comes to what it would
-    have come to. More epochs go on with a training that has ended, but not
-    with --decay.
+    have come to. More epochs, or updates, go on with a training that has
+    ended, but not with --decay.
 
     The folder holds the translator and, in "training", the settings, the
     command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
@@ -305,7 +312,7 @@ def train(
             options[name] = os.fspath(value)  # as settings.json can hold it
     # No default says anew what another option says already.
     said = OF_A_START if start_from else OF_LEARNING if tokenizer else ()
-    for name in said:
+    for name in said if updates is None else (*said, "epochs"):
         if context.get_parameter_source(name).name != "COMMANDLINE":
             options[name] = None
     run = TrainingRun(**options)

@@ -430,6 +430,18 @@ def test_missing_file(text, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--updates", "0"], "`updates` must be at least 1. Received: .*0."),
+        (["--updates", "3", "--epochs", "2"], "Exactly one of `epochs` .*"),
+    ],
+)
+def test_epochs_or_updates(text, tmp_path, options, message):
+    command = ("train", *text, "-o", tmp_path / "run", *TRAINING, *options)
+    assert_is_one_line(run(*command), message)
+
+
 def test_files_of_unequal_length_are_found_before_a_vocabulary_is_learned(
     text, tmp_path
 ):

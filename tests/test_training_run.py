@@ -395,6 +395,18 @@ def test_checkpoint_of_another_size_names_the_first_weight(
         train(copied, text, trained.settings)
 
 
+def test_a_number_of_updates_is_as_many_epochs(text, tmp_path):
+    folder = tmp_path / "run"
+    settings = {"epochs": None, "accumulate": 2}
+    run = train(folder, text, {**settings, "updates": 1})
+    assert len(losses(folder)) == run.num_epochs == 1
+    updates = run.num_batches // 2 + 1  # one more than an epoch has
+    run = train(folder, text, {**settings, "updates": updates})
+    assert len(losses(folder)) == run.num_epochs == 2
+    optimizer = run.translator.model.optimizer
+    assert int(optimizer.iterations) == run.num_batches
+
+
 @pytest.mark.slow
 def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
     trained, copied, text
@@ -1205,6 +1217,10 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"tokenize": "zh"}, "`tokenize` needs `bleu`, whose score"),
         ({"tokenize": "en", "bleu": True}, "`tokenize` must be one of 'none'"),
         ({"accumulate": 0}, "`accumulate` must be at least 1"),
+        ({"epochs": 0}, "`epochs` must be at least 1"),
+        ({"epochs": None}, "Exactly one of `epochs` and `updates` must be"),
+        ({"updates": 3}, "Exactly one of .* Received: epochs=2, updates=3"),
+        ({"epochs": None, "updates": 0}, "`updates` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
         ({"average_every": 5}, "`average_every` needs `average_last` or"),
         ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),

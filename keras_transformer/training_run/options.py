@@ -21,6 +21,7 @@ from keras_transformer.transformer import PRESETS
 MAY_CHANGE = (
     "output",
     "epochs",
+    "updates",
     "bleu",
     "patience",
     "save_every",
@@ -64,7 +65,7 @@ class TrainingOptions:
 
     Attributes:
         output: The folder.
-        epochs: Passes over the text.
+        epochs: Passes over the text; `None` with `updates`.
         preset: Size of the model; `None` with `start_from`, as are
             `normalize_first` and what is said of vocabularies.
         vocabulary_size: Pieces of the vocabulary to learn, which both sides
@@ -130,10 +131,12 @@ class TrainingOptions:
         attention_dropout: Share of the attention weights to drop; like
             `dropout` by default.
         tokenize: How sacreBLEU splits translations; `None` for `"13a"`.
+        updates: How many there are to be, in place of `epochs`: as many epochs
+            as have them all, the last one whole.
     """
 
     output: str
-    epochs: int
+    epochs: int | None
     preset: str | None
     vocabulary_size: int | None
     model_type: str | None
@@ -176,6 +179,7 @@ class TrainingOptions:
     split_digits: bool | None = None
     symbols: str | None = None
     tokenize: str | None = None
+    updates: int | None = None
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -183,7 +187,7 @@ class TrainingOptions:
         settings = {"start_from": None, **dataclasses.asdict(self)}
         may_change = {*MAY_CHANGE}
         if self.decay:
-            may_change.remove("epochs")
+            may_change.difference_update(("epochs", "updates"))
         if not self.keep_best:
             may_change.update(("monitor", "tokenize"))
         return {
@@ -212,8 +216,14 @@ class TrainingOptions:
         Args:
             validation: Whether there is validation text.
         """
+        if (self.epochs is None) == (self.updates is None):
+            raise ValueError(
+                "Exactly one of `epochs` and `updates` must be given. "
+                f"Received: epochs={self.epochs}, updates={self.updates}."
+            )
+        length = {"epochs": self.epochs, "updates": self.updates}
         check_positive(
-            epochs=self.epochs,
+            **{name: x for name, x in length.items() if x is not None},
             accumulate=self.accumulate,
             warmup_steps=self.warmup_steps,
         )

@@ -73,7 +73,7 @@ class TrainingRun(TrainingOptions):
         resume: bool = False,
         overwrite: bool = False,
     ):
-        """Trains until `epochs` passes are done, or none improves any more.
+        """Trains until the last epoch is done, or none improves any more.
 
         What is wrong with the arguments is found out before anything is
         written. A training of the same settings and text that is in the
@@ -291,6 +291,10 @@ class TrainingRun(TrainingOptions):
     def _read(self, source, target, validation, tokenizers):
         self.corpus = self._corpus(source, target, tokenizers)
         self.num_batches = self.corpus.num_batches()
+        self.num_epochs = self.epochs
+        if self.updates is not None:
+            batches = self.updates * self.accumulate
+            self.num_epochs = math.ceil(batches / self.num_batches)
         self.validation_data = self.validation_lines = None
         if validation:
             corpus = self._corpus(*validation, tokenizers)
@@ -373,7 +377,7 @@ class TrainingRun(TrainingOptions):
         )
 
     def _num_updates(self):
-        return self.epochs * self.num_batches // self.accumulate
+        return self.num_epochs * self.num_batches // self.accumulate
 
     def _assign_start(self, model):
         weights = self.distribution.arrays_by_chief(lambda: self.start_weights)
@@ -387,7 +391,7 @@ class TrainingRun(TrainingOptions):
         self.saved = self.saved_epoch()
         if start.tensors:
             self._go_on_from(start)
-        if self.distribution.is_chief and start.epoch < self.epochs:
+        if self.distribution.is_chief and start.epoch < self.num_epochs:
             self.folder.go_on(self.settings(), data)
             self._announce()
         self.curves = can_draw()
@@ -409,14 +413,14 @@ class TrainingRun(TrainingOptions):
             )
             callbacks.begin()
             stop = self._replay(callbacks)
-            for epoch in range(start.epoch, self.epochs):
+            for epoch in range(start.epoch, self.num_epochs):
                 if stop:
                     break
                 skip = start.batch if epoch == start.epoch else 0
                 callbacks.set_params(
                     {
                         "verbose": verbose,
-                        "epochs": self.epochs,
+                        "epochs": self.num_epochs,
                         "steps": self.num_batches - skip,
                     }
                 )
@@ -443,7 +447,8 @@ class TrainingRun(TrainingOptions):
             print(
                 f"Training ends after {updates:,} updates, before the learning "
                 f"rate peaks, after {self.warmup_steps:,}. Pass fewer "
-                "`--warmup-steps`, or more `--epochs`.",
+                "`--warmup-steps`, or more "
+                f"`--{'epochs' if self.updates is None else 'updates'}`.",
                 file=sys.stderr,
             )
 
