@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # One thread a process: the models are tiny, and pytest-xdist fills the cores.
@@ -15,6 +16,15 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
+
+# As in a terminal: a shell, and `nohup`, have what runs in the background
+# ignore them, and what ignores a signal goes on doing so.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # The same examples in every run; no deadline, as the first one may compile.
 hypothesis.settings.register_profile(
