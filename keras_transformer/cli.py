@@ -289,7 +289,7 @@ def evaluate(
     check_line_lengths(translator, sources, source)
     found = first_of(translator(sources, verbose=1))
     if output:
-        write_file(output, "".join(_lines(found, False)).encode())
+        write_file(output, "".join(_lines(found, with_scores=False)).encode())
     scores = corpus_scores(found, references, lowercase, tokenize)
     print(f"BLEU {scores.bleu:.2f}")
     print(f"chrF {scores.chrf:.2f}")

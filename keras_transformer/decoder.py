@@ -167,9 +167,9 @@ class DecoderLayer(Layer):
         check_padding_mask("padding_mask", padding_mask)
         check_padding_mask("encoded_mask", encoded_mask)
         x = inputs
-        # A mask given by name keeps Keras from joining that of the tensor.
         # 1. Self-attention over the target so far.
         y = self.self_attention_add_norm.before(x)
+        # Masks given by name keep Keras from joining those of the tensors.
         y = self.self_attention(
             query=y,
             value=y,

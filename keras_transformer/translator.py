@@ -26,6 +26,7 @@ from keras_transformer.tensorflow_only import batches_at_once
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.translator_folder import described
 from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
@@ -363,7 +364,7 @@ class Translator:
         """
         description, weights, tokenizers = read_folder(path)
         model, search = (
-            described(description[name], repr(os.fspath(path)))
+            described(description[name], f"{DESCRIPTION} in {path!s}")
             for name in ("model", "search")
         )
         assign_named_weights(model, weights, repr(os.fspath(path)))

@@ -117,10 +117,10 @@ def read_folder(path):
 
 
 def described(description: dict, origin: str):
-    """Makes the model or search that `translator.json` describes.
+    """Makes a model or a search that is described as Keras does.
 
     Args:
-        description: What it says of it.
+        description: The description.
         origin: What a message calls the place it comes from.
 
     Raises:
@@ -131,8 +131,8 @@ def described(description: dict, origin: str):
     # What a damaged description makes Keras raise.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{DESCRIPTION} must describe what can be made anew. Received: "
-            f"{description['class_name']} in {origin}: {error}"
+            f"{origin} must describe what can be made anew. Received: "
+            f"{description['class_name']}: {error}"
         ) from error
 
 

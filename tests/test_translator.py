@@ -1209,7 +1209,7 @@ def test_description_of_what_cannot_be_made(saved, name, changes):
     with open(saved / "translator.json") as file:
         part = json.load(file)[name]
     edit_description(saved, **{name: {**part, **changes}})
-    message = r"translator\.json must describe what can be made anew\. Rec.*de'"
+    message = r"translator\.json in .*en-de must describe what can be made anew"
     with pytest.raises(ValueError, match=message):
         kt.Translator.load(saved)
 

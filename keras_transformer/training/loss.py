@@ -274,7 +274,7 @@ def _transposed_product(of_logits, x):
     if x.shape[-1] >= LEAST_WIDTH:
         # One operation: TensorFlow joins a transposition to the product.
         return ops.matmul(ops.transpose(of_logits), x)
-    # It takes longer to read of_logits across than to turn what comes out.
+    # It takes longer to read `G` across than to turn what comes out.
     return ops.transpose(ops.matmul(ops.transpose(x), of_logits))
 
 

@@ -7,6 +7,7 @@ import keras
 from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.translator_folder import described
 from keras_transformer.translator_folder import read_folder
 
@@ -19,11 +20,13 @@ class Start:
         model: The `Transformer`, as `keras.saving` describes it.
         vocabularies: The SentencePiece models of source and target.
         search: The search likewise, `None` for the default.
+        origin: What a message calls the place they come from.
     """
 
     model: dict
     vocabularies: tuple[bytes, bytes]
     search: dict | None = None
+    origin: str = "The options"
 
     @classmethod
     def new(
@@ -54,7 +57,12 @@ class Start:
         """
         description, weights, tokenizers = read_folder(folder)
         vocabularies = tokenizers[0], tokenizers[-1]
-        start = cls(description["model"], vocabularies, description["search"])
+        start = cls(
+            description["model"],
+            vocabularies,
+            description["search"],
+            f"{DESCRIPTION} in {folder}",
+        )
         return start, weights
 
     def config(self) -> dict:
@@ -64,7 +72,7 @@ class Start:
     def make_model(self, **overrides) -> Transformer:
         """The model, with other values of some arguments."""
         config = {**self.config(), **overrides}
-        return described({**self.model, "config": config}, "`start_from`")
+        return described({**self.model, "config": config}, self.origin)
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Those of source and target, which may be one."""
@@ -76,4 +84,4 @@ class Start:
         """The search, or `None` for the default."""
         if self.search is None:
             return None
-        return described(self.search, "`start_from`")
+        return described(self.search, self.origin)
