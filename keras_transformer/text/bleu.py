@@ -24,13 +24,26 @@ class CorpusScores:
 
 
 def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
-    """Makes the metric, or raises `ValueError`: there is no such tokenizer."""
+    """Makes the metric.
+
+    Raises:
+        OSError: If sacreBLEU cannot download what the tokenizer needs.
+        RuntimeError: If a library that it needs is not installed.
+        ValueError: If there is no such tokenizer.
+    """
     check_choice(sacrebleu.BLEU.TOKENIZERS, tokenize=tokenize)
-    return sacrebleu.BLEU(
-        lowercase=lowercase,
-        tokenize=tokenize,
-        force=tokenize == "none",  # no warning that the text is tokenised
-    )
+    try:
+        return sacrebleu.BLEU(
+            lowercase=lowercase,
+            tokenize=tokenize,
+            force=tokenize == "none",  # no warning that the text is tokenised
+        )
+    except OSError as error:
+        raise OSError(
+            "sacreBLEU could not download what splits text by "
+            f"tokenize={tokenize!r}: {error}. It does so once; another "
+            "`tokenize`, such as '13a', needs no network."
+        ) from error
 
 
 def corpus_scores(
@@ -47,6 +60,8 @@ def corpus_scores(
 
     Raises:
         TypeError: If something else than strings is found.
+        OSError: If sacreBLEU cannot download what the tokenizer needs.
+        RuntimeError: If a library that it needs is not installed.
         ValueError: If the numbers of strings differ, there are none, or
             sacreBLEU has no such tokenizer.
 

@@ -1,6 +1,7 @@
 """Scores equal sacreBLEU's own."""
 
 import doctest
+import urllib.error
 
 import pytest
 import sacrebleu
@@ -42,6 +43,17 @@ def test_tokenizers_are_those_of_sacrebleu():
     message = "`tokenize` must be one of 'none', .*Received: tokenize='v13a'"
     with pytest.raises(ValueError, match=message):
         kt.corpus_scores(TRANSLATIONS, REFERENCES, tokenize="v13a")
+
+
+def test_what_cannot_be_downloaded_is_named(monkeypatch):
+    def download(**_):
+        raise urllib.error.URLError("no network")
+
+    download.TOKENIZERS = sacrebleu.BLEU.TOKENIZERS
+    monkeypatch.setattr(sacrebleu, "BLEU", download)
+    message = "not download .*tokenize='flores200': .*no network.*'13a', needs"
+    with pytest.raises(OSError, match=message):
+        kt.corpus_scores(TRANSLATIONS, REFERENCES, tokenize="flores200")
 
 
 def test_tokenize_is_passed_on():
