@@ -398,6 +398,14 @@ def replace_entries(x, places, old, new, after):
         return _add_at(_add_at(x, indices, -old), indices, new)
 
 
+def wait_for(other, x):
+    """Gives `x`, of which nothing is computed before `other` is there."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([other]):
+        return tf.identity(x)
+
+
 def gather(x, places, axis, batch_dims=0):
     """Takes what is at places of an axis, on TensorFlow.
 

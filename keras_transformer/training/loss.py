@@ -14,6 +14,7 @@ from keras_transformer.slices import sum_rows
 from keras_transformer.tensorflow_only import has_exact_softmax
 from keras_transformer.tensorflow_only import replace_entries
 from keras_transformer.tensorflow_only import replica_context
+from keras_transformer.tensorflow_only import wait_for
 
 # Width `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
 # transposition. Measured at 128 and 512; the limit is between.
@@ -211,8 +212,10 @@ def _product_crossentropy(ids, product, label_smoothing):
             of_vectors = upstream * (
                 expected - label_smoothing * mean_embedding
             )
+            # The last to read `G`, which then makes room, at the peak of a step.
             of_embeddings = _transposed_product(
-                of_logits, ops.cast(weighted, of_logits.dtype)
+                of_logits,
+                wait_for(expected, ops.cast(weighted, of_logits.dtype)),
             )
             of_weight = ops.cast(of_embeddings, "float32") - (
                 label_smoothing / vocabulary_size * sum_rows(weighted)
