@@ -212,7 +212,7 @@ def _product_crossentropy(ids, product, label_smoothing):
             of_vectors = upstream * (
                 expected - label_smoothing * mean_embedding
             )
-            # The last to read `G`, which then makes room, at the peak of a step.
+            # The last to read `G`, which then makes room at the peak of a step.
             of_embeddings = _transposed_product(
                 of_logits,
                 wait_for(expected, ops.cast(weighted, of_logits.dtype)),

@@ -399,6 +399,51 @@ def test_metrics_beside_a_product_see_logits_not_their_gradient(run, options):
         np.testing.assert_allclose(metric.result(), alone.result(), rtol=error)
 
 
+@tensorflow_only
+@pytest.mark.parametrize("width", [8, 256])
+def test_gradient_of_logits_is_not_held_for_both_of_its_products(width):
+    """The one for the embeddings, which are large, waits for the other."""
+    import tensorflow as tf
+
+    layer = kt.TokenEmbedding(V, width)
+    layer.build()
+    loss = kt.LabelSmoothedCrossentropy()
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            logits = layer(x, reverse=True, training=True)
+            with offered_products(logits):
+                value = loss([[4, 5]], logits)
+        return tape.gradient(value, [x, layer.embeddings.value])
+
+    spec = tf.TensorSpec((1, 2, width), "float32")
+    graph = step.get_concrete_function(spec).graph
+
+    def inputs(op):
+        return {x.op for x in op.inputs}
+
+    def all_before(op):
+        found, to_visit = set(), [op]
+        while to_visit:
+            op = to_visit.pop()
+            new = inputs(op).union(op.control_inputs) - found
+            found |= new
+            to_visit += new
+        return found
+
+    of_vectors, of_embeddings = (
+        op
+        for op in graph.get_operations()
+        if "MatMul" in op.type
+        and "TensorScatterAdd"
+        in {x.type for made in inputs(op) for x in {made, *inputs(made)}}
+    )
+    assert of_vectors in all_before(of_embeddings)
+    assert of_embeddings not in all_before(of_vectors)
+
+
 # One step of a loss in bfloat16, and the memory it took, in bytes.
 STEP = """
 import keras
