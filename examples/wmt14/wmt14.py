@@ -120,32 +120,19 @@ def command(*arguments):
     return output
 
 
-def count_batches(translator, files, sizes):
-    """Batches of an epoch, with the vocabulary of the translator.
-
-    The model is left alone: it would take the GPU from the training to come.
-    """
-    import tensorflow as tf  # here, as it takes seconds
-
-    import keras_transformer as kt
-
-    tf.config.set_visible_devices([], "GPU")
-    tokenizer = kt.Tokenizer.load(translator / "training" / "tokenizer.model")
-    return len(kt.translation_dataset(*map(str, files), tokenizer, **sizes))
-
-
 def train(folder, files, options):
-    """Trains for the recipe's updates, to the nearest whole epoch."""
+    """Trains for the recipe's updates, and to the end of their epoch."""
     dry = options.dry_run
     recipe = DRY_RECIPE if dry else RECIPES[options.size]
     tokens = (DRY_TOKENS if dry else TOKENS_PER_UPDATE) // options.accumulate
-    sizes = {"tokens_per_batch": tokens, "max_length": MOST_TOKENS}
     settings = {
         "output": folder / "translator",
         "preset": "tiny" if dry else options.size,
         "vocabulary_size": DRY_VOCABULARY_SIZE if dry else VOCABULARY_SIZE,
         "model_type": "bpe",
-        **sizes,
+        "tokens_per_batch": tokens,
+        "max_length": MOST_TOKENS,
+        "updates": recipe["updates"],
         "accumulate": options.accumulate,
         "warmup_steps": WARMUP_STEPS,
         "label_smoothing": LABEL_SMOOTHING,
@@ -161,14 +148,7 @@ def train(folder, files, options):
     arguments = ["train", *files, "--validation", *options.validation]
     for name, value in settings.items():
         arguments += [f"--{name.replace('_', '-')}", value]
-    epochs = folder / "epochs.txt"
-    if not epochs.exists():
-        # Known once there is a vocabulary; training goes on from one epoch.
-        command(*arguments, "--epochs", 1)
-        batches = count_batches(settings["output"], files, sizes)
-        updates = batches / options.accumulate
-        write(epochs, f"{max(round(recipe['updates'] / updates), 1)}\n")
-    command(*arguments, "--epochs", int(epochs.read_text()))
+    command(*arguments)
     return settings["output"]
 
 
