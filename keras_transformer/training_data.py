@@ -32,15 +32,18 @@ def check_training_data(model, x, y=None):
         "source_ids": model.source_vocabulary_size,
         "target_ids": model.vocabulary_size,
     }
+    shapes = {}
     for name, size in sizes.items():
         ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
         check_length(name, ids, model.max_length)
+        shapes[name] = ids.shape
     if y is not None:
         labels = check_ids("y", ops.convert_to_numpy(y), model.vocabulary_size)
-        if labels.shape != ids.shape:
+        if labels.shape != shapes["target_ids"]:
             raise ValueError(
                 "`y` must have an id for each of 'target_ids'. Received: "
-                f"y.shape={labels.shape}, target_ids.shape={ids.shape}."
+                f"y.shape={labels.shape}, "
+                f"target_ids.shape={shapes['target_ids']}."
             )
 
 
