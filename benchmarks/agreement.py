@@ -21,10 +21,10 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.batches import padded
+from keras_transformer.lines import read_lines
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.text.lines import read_lines
 
 # How CTranslate2 is asked for the search beside it.
 SEARCHES = {

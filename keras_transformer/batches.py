@@ -1,4 +1,4 @@
-"""Batches of sentences of like length, in numpy alone."""
+"""Batches of sentences of like length, without a backend."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -121,3 +121,31 @@ def padded(rows):
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values
     return ids
+
+
+def shown(found, description, lengths, verbose):
+    """Gives what is found batch by batch, and shows how much is done.
+
+    Args:
+        found: Iterable of tuples, of which the first is a batch: the indices
+            of its texts.
+        description: What the progress bar says.
+        lengths: Tokens of each text.
+        verbose: 0 is silent, 1 shows a bar where there is a terminal.
+    """
+    if not verbose:
+        yield from found
+        return
+    # Late: what runs a LiteRT file can do without rich.
+    import rich.console
+    import rich.progress
+
+    console = rich.console.Console(stderr=True)
+    with rich.progress.Progress(
+        console=console, disable=not console.is_terminal, transient=True
+    ) as progress:
+        task = progress.add_task(description, total=sum(lengths))
+        for batch, *others in found:
+            yield batch, *others
+            done = sum(lengths[index] for index in batch)
+            progress.advance(task, done)

@@ -25,6 +25,7 @@ from keras_transformer.options import set_search
 from keras_transformer.options import with_search_options
 from keras_transformer.process import end_by_signal
 from keras_transformer.process import forget_output
+from keras_transformer.process import log_kept_back
 from keras_transformer.process import open_closed_streams
 from keras_transformer.process import quiet_start
 from keras_transformer.process import signals_handled
@@ -124,7 +125,10 @@ app.command()(train)
 @app.command()
 @with_search_options
 def translate(
-    folder: TranslatorFolder,
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of a trained translator, or .tflite file."),
+    ],
     texts: Annotated[
         list[str] | None,
         typer.Argument(help="Sentences; by default the lines of the input."),
@@ -154,8 +158,16 @@ def translate(
         int | None,
         typer.Option(
             help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default."
+            "by default, 2048 of a .tflite file."
         ),
+    ] = None,
+    num_threads: Annotated[
+        int | None,
+        typer.Option(help=".tflite: threads for a batch; 1 by default."),
+    ] = None,
+    num_workers: Annotated[
+        int | None,
+        typer.Option(help=".tflite: batches at a time; 1 by default."),
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put its score before each line.")
@@ -176,7 +188,21 @@ def translate(
       keras-transformer translate runs/en-de < test.en > test.out
       keras-transformer translate runs/en-de --search beam \\
         --num-hypotheses 4 --scores "A man rides a bike."
+      keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
+    of_exported = given(num_threads=num_threads, num_workers=num_workers)
+    is_exported = folder.suffix == ".tflite"
+    if is_exported:  # which searches in its own way
+        of_folder = given(
+            min_length=min_length or None,
+            max_length=max_length,
+            target_prefix=target_prefix,
+            target_prefixes=target_prefixes,
+            dtype=dtype,
+        )
+        refuse(of_folder | search_options, "a translator's folder", folder)
+    else:
+        refuse(of_exported, "a .tflite file", folder)
     if texts and input:
         raise ValueError(
             "Give sentences or `--input`, not both. Received: "
@@ -194,37 +220,47 @@ def translate(
     is_typed = sys.stdin.isatty() and not (input or texts)
     if is_typed and target_prefixes:
         refuse(["target_prefixes"], "`--input`", "sentences to be typed")
-    translator = _load(folder, dtype, is_much=not (texts or is_typed))
-    set_search(translator, search_options)
-    from keras_transformer.text.lines import chunks
-    from keras_transformer.translator import check_line_lengths
-
-    lines_at_once = LINES_AT_ONCE
-    if texts:
-        check_line_lengths(translator, texts, "the arguments")
-    elif not is_typed:
-        texts = _input_lines(input)
-        check_line_lengths(translator, texts, input or STANDARD_INPUT)
-        if output:  # written when all is done: one progress bar for all
-            lines_at_once = max(len(texts), 1)
-    else:
-        texts, lines_at_once = _typed_lines(), 1
-    prefixes = itertools.repeat(target_prefix)
-    if target_prefixes:
-        prefixes = _prefixes(target_prefixes, texts)
     options = {
-        "min_length": min_length,
-        "max_length": max_length,
         "return_scores": scores,
         "verbose": int(output is not None),
         **given(tokens_per_batch=tokens_per_batch),
     }
+    if is_exported:
+        from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+        with log_kept_back():
+            translator = LiteRTTranslator(folder, **of_exported)
+        encode, limit = translator.encode, translator.longest_source
+    else:
+        translator = _load(folder, dtype, is_much=not (texts or is_typed))
+        set_search(translator, search_options)
+        from keras_transformer.translator import longest_source
+
+        encode = translator.tokenizer.encode
+        limit = longest_source(translator.model)
+        options |= {"min_length": min_length, "max_length": max_length}
+    from keras_transformer.lines import check_lengths
+    from keras_transformer.lines import chunks
+
+    lines_at_once = LINES_AT_ONCE
+    if texts:
+        check_lengths(texts, "the arguments", encode, limit)
+    elif not is_typed:
+        texts = _input_lines(input)
+        check_lengths(texts, input or STANDARD_INPUT, encode, limit)
+        if output:  # written when all is done: one progress bar for all
+            lines_at_once = max(len(texts), 1)
+    else:
+        texts, lines_at_once = _typed_lines(), 1
+    has_prefixes = target_prefix is not None or target_prefixes
+    prefixes = itertools.repeat(target_prefix)
+    if target_prefixes:
+        prefixes = _prefixes(target_prefixes, texts)
 
     def translated(chunk):
         some_texts, some_prefixes = map(list, zip(*chunk, strict=True))
-        if some_prefixes[0] is None:
-            some_prefixes = None
-        found = translator(some_texts, target_prefix=some_prefixes, **options)
+        prefixed = {"target_prefix": some_prefixes} if has_prefixes else {}
+        found = translator(some_texts, **options, **prefixed)
         return "".join(_lines(found, scores))
 
     pairs = zip(texts, prefixes, strict=False)
@@ -472,7 +508,8 @@ def export(
             )
             message = (
                 f"LiteRT file {output}. Load it with "
-                "keras_transformer.LiteRTTranslator."
+                "keras_transformer.LiteRTTranslator, or `keras-transformer "
+                f"translate {output}`."
             )
         else:
             translator.export_saved_model(output, overwrite=overwrite)
@@ -571,14 +608,14 @@ def verify(
 
 def _input_lines(input):
     """Reads the lines of a file, or what is piped in or typed."""
-    from keras_transformer.text.lines import read_lines
+    from keras_transformer.lines import read_lines
 
     return list(read_lines(input) if input else _typed_lines())
 
 
 def _prefixes(path, texts):
     """Reads what each translation is to begin with."""
-    from keras_transformer.text.lines import read_lines
+    from keras_transformer.lines import read_lines
 
     prefixes = list(read_lines(path))
     if len(prefixes) != len(texts):
@@ -591,7 +628,7 @@ def _prefixes(path, texts):
 
 def _typed_lines():
     """Reads what is typed, or piped in, line by line."""
-    from keras_transformer.text.lines import read_stream
+    from keras_transformer.lines import read_stream
 
     if sys.stdin.isatty():
         print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
@@ -620,7 +657,7 @@ def _one_line(text):
 def _read_pairs(source, target):
     """Reads two files of as many lines as each other, at least one."""
     with quiet_start():
-        from keras_transformer.text.lines import line_pairs
+        from keras_transformer.lines import line_pairs
 
     pairs = list(line_pairs(source, target))
     if not pairs:
@@ -639,8 +676,8 @@ def _check_line_lengths(translator, sources, source, translations, target):
 def _load(folder, dtype=None, is_much=False):
     """Reads a translator, of which much text is to come or only some."""
     with quiet_start():
+        from keras_transformer import Translator
         from keras_transformer.tensorflow_only import give_cores_to_batches
-        from keras_transformer.translator import Translator
 
     if is_much:
         give_cores_to_batches()

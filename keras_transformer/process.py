@@ -117,21 +117,22 @@ def quiet_start():
     error would drown in them. Ctrl-C ends the program at once: there is nothing
     to save, and Python loses an exception that comes in a callback of jax.
     """
-    with signals_handled(signal.SIG_DFL, signal.SIGINT), _kept_back_log():
+    with signals_handled(signal.SIG_DFL, signal.SIGINT), log_kept_back():
         yield
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
 
 
 @contextlib.contextmanager
-def _kept_back_log():
+def log_kept_back():
+    """Shows what is written to standard error inside only if that fails."""
     sys.stderr.flush()
     real = os.dup(2)
     with tempfile.TemporaryFile() as log:
         os.dup2(log.fileno(), 2)
         try:
             yield
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()
         except BaseException:
             os.dup2(real, 2)
             log.seek(0)

@@ -1,12 +1,9 @@
 """Translator: strings in, strings out."""
 
-import itertools
 import os
 
 import keras
 import numpy as np
-import rich.console
-import rich.progress
 import safetensors.numpy
 
 from keras_transformer.alignment import Alignment
@@ -15,15 +12,16 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import padded
+from keras_transformer.batches import shown
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.generation import check_limits
 from keras_transformer.generation import check_prefix_lengths
+from keras_transformer.lines import check_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
 from keras_transformer.tensorflow_only import batches_at_once
-from keras_transformer.text.lines import chunks
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
@@ -473,29 +471,6 @@ class Translator:
                 )
 
 
-def shown(found, description, lengths, verbose):
-    """Gives what is found batch by batch, and shows how much is done.
-
-    Args:
-        found: Iterable of tuples, of which the first is a batch: the indices
-            of its texts.
-        description: What the progress bar says.
-        lengths: Tokens of each text.
-        verbose: 0 is silent, 1 shows a bar where there is a terminal.
-    """
-    console = rich.console.Console(stderr=True)
-    with rich.progress.Progress(
-        console=console,
-        disable=not verbose or not console.is_terminal,
-        transient=True,
-    ) as progress:
-        task = progress.add_task(description, total=sum(lengths))
-        for batch, *others in found:
-            yield batch, *others
-            done = sum(lengths[index] for index in batch)
-            progress.advance(task, done)
-
-
 def first_of(translations) -> list[str]:
     """One translation of each text, whatever number the search gives.
 
@@ -522,12 +497,9 @@ def check_line_lengths(translator, lines, path, tokenizer=None):
         path: What a message calls the place they are from.
         tokenizer: By default the source's.
     """
-    limit = longest_source(translator.model)
-    encode = (tokenizer or translator.tokenizer).encode
-    rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
-    for number, ids in enumerate(rows, 1):
-        if len(ids) >= limit:  # an end token follows
-            raise ValueError(
-                f"The lines of {path} must have less than {limit} tokens to be "
-                f"translated. Received: line {number} of {len(ids)}."
-            )
+    check_lengths(
+        lines,
+        path,
+        (tokenizer or translator.tokenizer).encode,
+        longest_source(translator.model),
+    )

@@ -207,6 +207,19 @@ def test_module_is_the_command_and_version_needs_no_tensorflow():
     assert output == f"keras-transformer {kt.__version__}\n"
 
 
+def test_translate_without_keras_says_what_to_install():
+    code = (
+        "import sys; sys.modules['keras'] = None; from keras_transformer import"
+        " cli; sys.argv[1:] = ['translate', 'folder']; cli.main()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert "needs keras, which is not installed. `pip install .`" in line
+
+
 def test_unknown_command_and_option_are_named():
     for arguments in (["fly"], ["train", "--fly"]):
         result = run(*arguments)
@@ -1193,6 +1206,27 @@ def test_export_refuses_options_of_another_format(
 ):
     result = run("export", trained.folder, tmp_path / "x", *options)
     assert_is_one_line(result, message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--width", "2"), "`--width` needs a translator's folder. .*tflite.*"),
+        (("--min-length", "2"), "`--min-length` needs a translator's f.*"),
+        (("--target-prefix", ""), "`--target-prefix` needs a transl.*"),
+        (("--dtype", "float32"), "`--dtype` needs a translator's folder.*"),
+        ((), "No such file: .*missing.tflite.*"),
+    ],
+)
+def test_what_an_exported_file_cannot_do_is_refused(tmp_path, options, message):
+    file = tmp_path / "missing.tflite"
+    assert_is_one_line(run("translate", file, "a cat", *options), message)
+
+
+def test_threads_are_for_an_exported_file(trained):
+    for option in ("--num-threads", "--num-workers"):
+        result = run("translate", trained.folder, "a cat", option, 2)
+        assert_is_one_line(result, f"`{option}` needs a .tflite file. .*")
 
 
 def test_export_to_litert_refuses_bpe_text(trained, tmp_path):

@@ -3,7 +3,7 @@
 import hashlib
 import json
 
-from keras_transformer.text.lines import read_lines
+from keras_transformer.lines import read_lines
 
 
 def read_pairs(paths):

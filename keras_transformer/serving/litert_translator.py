@@ -11,6 +11,7 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import padded
+from keras_transformer.batches import shown
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
@@ -55,6 +56,8 @@ class LiteRTTranslator:
         tokens_per_batch: Most tokens to decode at once, with padding and the
             room for targets. Fewer take less memory. About 28 hypotheses are
             decoded at once, or those of one sentence.
+        verbose: 0 is silent, 1 shows a progress bar, of tokens, for which rich
+            must be installed.
 
     Returns:
         A list of strings in the order of `texts`; with `return_scores` a pair
@@ -110,9 +113,9 @@ class LiteRTTranslator:
         texts,
         return_scores: bool = False,
         tokens_per_batch: int = TOKENS_PER_BATCH,
+        verbose: int = 0,
     ):
-        texts = check_texts("texts", texts)
-        rows = ended(split_texts(self.source, texts))
+        rows = ended(self.encode(check_texts("texts", texts)))
         self._check_lengths(rows)
 
         def translate(batch):
@@ -124,22 +127,28 @@ class LiteRTTranslator:
             target_ids = result["target_ids"].reshape(shape)
             return batch, [*map(self._text, target_ids)], result["score"]
 
+        lengths = [len(row) for row in rows]
         batches = batches_by_length(
-            [len(row) for row in rows],
+            lengths,
             tokens_per_batch,
             self.num_slots,
             max_rows=sentences_per_batch(
                 sum(map(bool, rows)), self.num_workers, self.num_slots
             ),
         )
+        found = in_threads(translate, batches, self.num_workers)
         translations, scores = in_text_order(
             len(rows),
             self.num_hypotheses,
-            in_threads(translate, batches, self.num_workers),
+            shown(found, "Translating", lengths, verbose),
         )
         # LiteRT keeps no infinity, the score of what does not exist.
         scores[scores <= np.finfo("float32").min] = -np.inf
         return (translations, scores) if return_scores else translations
+
+    def encode(self, texts):
+        """Splits a string into token ids, a list of strings into lists."""
+        return split_texts(self.source, texts)
 
     def __reduce__(self):
         return type(self), self._arguments  # for processes of a pool

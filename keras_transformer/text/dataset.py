@@ -12,11 +12,11 @@ from rich.progress import track
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_positive
+from keras_transformer.lines import chunks
+from keras_transformer.lines import line_pairs
+from keras_transformer.lines import name_of
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.text.lines import chunks
-from keras_transformer.text.lines import line_pairs
-from keras_transformer.text.lines import name_of
 from keras_transformer.text.tokenizer import Tokenizer
 
 # Lines to split into ids at a time: enough for all cores, little memory.

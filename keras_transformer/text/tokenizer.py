@@ -22,6 +22,8 @@ from keras_transformer.checks import check_file
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
+from keras_transformer.lines import lines_of
+from keras_transformer.lines import name_of
 from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import split_texts
@@ -29,8 +31,6 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
-from keras_transformer.text.lines import lines_of
-from keras_transformer.text.lines import name_of
 
 MODEL_TYPES = ("unigram", "bpe")
 

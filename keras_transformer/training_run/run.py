@@ -15,13 +15,13 @@ import tensorflow as tf
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_file
+from keras_transformer.lines import line_pairs
+from keras_transformer.lines import lines_of
+from keras_transformer.lines import read_lines
 from keras_transformer.process import signals_handled
 from keras_transformer.tensorflow_only import give_cores_to_parts
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
-from keras_transformer.text.lines import line_pairs
-from keras_transformer.text.lines import lines_of
-from keras_transformer.text.lines import read_lines
 from keras_transformer.training import Adam
 from keras_transformer.training import LabelSmoothedCrossentropy
 from keras_transformer.training import LossScaleOptimizer

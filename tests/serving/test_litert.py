@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -198,6 +199,16 @@ import keras_transformer as kt
 translate = kt.LiteRTTranslator(sys.argv[1])
 assert len(translate(["the cat", ""])) == 2
 assert not {"tensorflow", "keras", "jax"} & set(sys.modules)
+"""
+
+COMMAND_WITHOUT_TENSORFLOW = """
+import json, sys
+for name in ("tensorflow", "keras", "sacrebleu", "safetensors"):
+    sys.modules[name] = None
+from keras_transformer import cli
+lines = json.load(sys.stdin)
+sys.argv[1:] += ["--scores", *lines]
+cli.main()
 """
 
 
@@ -492,6 +503,26 @@ def test_a_host_can_drive_the_loop(exported, name):
 def test_runner_needs_no_tensorflow(exported):
     folder, _ = exported
     python(WITHOUT_TENSORFLOW, folder / "greedy.tflite")
+
+
+def test_command_translates_with_a_file_and_no_tensorflow(exported):
+    folder, _ = exported
+    path = folder / "beam best 2.tflite"
+    command = ["translate", path, "--num-threads", "2", "--num-workers", "2"]
+    output = python(COMMAND_WITHOUT_TENSORFLOW, *command, stdin=TEXTS)
+    expected = kt.LiteRTTranslator(path)(TEXTS, return_scores=True)
+    found = [line.split("\t") for line in output.splitlines()]
+    texts = [text for hypotheses in expected[0] for text in hypotheses]
+    assert [text for _, text in found] == texts
+    scores = [float(score) for score, _ in found]
+    np.testing.assert_allclose(scores, expected[1].ravel(), atol=1e-3)
+
+
+def test_runner_shows_how_much_is_done(exported, monkeypatch, capsys):
+    translate = kt.LiteRTTranslator(exported[0] / "greedy.tflite")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes a terminal of it
+    assert translate(TEXTS, verbose=1) == translate(TEXTS)
+    assert re.search("(?s)Translating.*100%", capsys.readouterr().err)
 
 
 def test_bpe_text_is_refused_with_a_way_out(exported, tmp_path):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.text.lines import chunks
-from keras_transformer.text.lines import lines_of
-from keras_transformer.text.lines import read_lines
-from keras_transformer.text.lines import read_stream
+from keras_transformer.lines import chunks
+from keras_transformer.lines import lines_of
+from keras_transformer.lines import read_lines
+from keras_transformer.lines import read_stream
 
 
 @pytest.fixture
