@@ -90,7 +90,7 @@ def main(folder, source, target):
             )
         )
         translator.search = kt.GreedySearch()
-        ours = translator(sources)
+        ours = translator(sources, return_scores=True)
         tokenizers = (translator.tokenizer, translator.target_tokenizer)
         has_text = all(tokenizer.is_fast for tokenizer in tokenizers)
         print(

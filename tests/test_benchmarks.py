@@ -18,6 +18,7 @@ import keras_transformer as kt
 BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
 SCRIPT = BENCHMARKS / "decoding.py"
 TRAINING = BENCHMARKS / "training.py"
+AGREEMENT = BENCHMARKS / "agreement.py"
 CASE = "--sizes test --batch 2 --search beam2 --length 3 --runs 1".split()
 HAS_CTRANSLATE2 = importlib.util.find_spec("ctranslate2") is not None
 PNG = b"\x89PNG"
@@ -192,8 +193,9 @@ def test_only_a_newline_ends_a_line(modules, tmp_path):
     assert modules("command").read_lines(path) == ["a\u2028b\x0cc", "", " d"]
 
 
-@pytest.mark.slow
-def test_measures_text_to_text(tmp_path):
+@pytest.fixture
+def untrained(tmp_path):
+    """Folder of a translator, and a file of lines."""
     lines = ["the cat sees the dog", "the dog sees the cat"] * 10
     tokenizer = kt.Tokenizer.train(lines, vocabulary_size=16, verbose=0)
     model = kt.Transformer(
@@ -206,9 +208,34 @@ def test_measures_text_to_text(tmp_path):
     kt.Translator(model, tokenizer).save(tmp_path / "translator")
     source = tmp_path / "source.txt"
     source.write_text("\n".join([*lines[:2], "", "a"]), "utf-8")
+    return tmp_path / "translator", source
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_CTRANSLATE2, reason="compares with CTranslate2")
+def test_says_how_often_exports_agree(untrained):
+    process = benchmark(*untrained, untrained[1], script=AGREEMENT)
+    assert process.returncode == 0, process.stderr[-3000:]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in process.stdout.splitlines()
+        if line.startswith("| ")
+    ]
+    _, *searches = [row[0] for row in rows if len(row) == 4]
+    assert [name.split(",")[0] for name in searches] == [
+        *("greedy", "beam 4", "beam 4", "beam 4", "beam 4")
+    ]
+    _, *weights = [row for row in rows if len(row) == 7]
+    assert [row[0] for row in weights] == ["float32", "float16", "int8"]
+    assert weights[0][2] == "100.0%"
+
+
+@pytest.mark.slow
+def test_measures_text_to_text(untrained, tmp_path):
+    translator, source = untrained
     output = tmp_path / "output"
     process = benchmark(
-        *["-o", output, "--text", tmp_path / "translator"],
+        *["-o", output, "--text", translator],
         *["--source", source, "--search", "greedy", "--runs", 1],
     )
     assert process.returncode == 0, process.stderr[-3000:]
