@@ -22,18 +22,27 @@ class Freezable:
 
     def build(self, inputs_shape=None):
         super().build(inputs_shape)
-        if not self.trainable:
-            # Keras ignores a flag set to what it is: the parts made since
-            # would stay trainable.
-            self.trainable = True
-            self.trainable = False
-        self._freeze()
+        if self._is_as_made():
+            if not self.trainable:
+                # Keras ignores a flag set to what it is: the parts made since
+                # would stay trainable.
+                self.trainable = True
+                self.trainable = False
+            self._freeze()
+        for part in (self, *(part for _, part, _ in _parts(self))):
+            if not part.trainable:  # which the weights made since are
+                for weight in part._trainable_variables:
+                    weight.trainable = False
 
     @classmethod
     def from_config(cls, config, *args, **kwargs):
         layer = super().from_config(config, *args, **kwargs)
         layer._freeze()  # what a subclass has made after `build`
         return layer
+
+    def _is_as_made(self):
+        """Whether no part is frozen yet, not even with the whole."""
+        return all(part.trainable for _, part, _ in _parts(self))
 
     def _freeze(self):
         for name, part, owner in _parts(self):
@@ -43,7 +52,7 @@ class Freezable:
     def get_config(self):
         config = super().get_config()
         frozen = self._to_freeze
-        if self.built:
+        if self.built or not self._is_as_made():
             frozen = [
                 name
                 for name, part, owner in _parts(self)

@@ -148,6 +148,7 @@ class LearnedPositionalEncoding(Layer):
             initializer=keras.initializers.RandomNormal(
                 stddev=self.hidden_dim**-0.5
             ),
+            autocast=False,  # added in float32, whatever is computed in
             name="position_embeddings",
         )
         super().build(inputs_shape)

@@ -592,6 +592,22 @@ def test_full_disk_at_the_start_changes_nothing(copied, text, monkeypatch):
     assert (copied / "training" / "settings.json").exists()
 
 
+def test_full_disk_after_that_says_what_is_gone(copied, text, monkeypatch):
+    write = folder_module.write_file
+
+    def full(path, content):
+        if os.path.basename(path) == "settings.json":
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        write(path, content)
+
+    message = "The training that was in .* is removed; .* Make room; then start"
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module, "write_file", full)
+        with pytest.raises(OSError, match=message):
+            train(copied, text, OF_ITS_OWN, overwrite=True)
+    assert not RunFolder(os.fspath(copied)).has_training()
+
+
 def test_a_new_training_removes_what_the_old_one_wrote(copied):
     folder = RunFolder(os.fspath(copied))
     notes = copied / "training/notes.txt"

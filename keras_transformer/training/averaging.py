@@ -144,6 +144,7 @@ class WeightAveraging(keras.callbacks.Callback):
         The weights themselves are the model's to save, when `restored()`.
         """
         store["last"] = np.asarray(self.last or 0)
+        store["decay"] = np.asarray(self.decay or 0.0)
         store["num_samples"] = np.asarray(self._num_samples)
         store["num_batches"] = np.asarray(self._num_batches)
         samples = self._samples
@@ -167,8 +168,8 @@ class WeightAveraging(keras.callbacks.Callback):
                 samples.setdefault(age, {})[index] = np.asarray(array)
         num_samples = int(store["num_samples"])
         expected = 1 if self.decay is not None else self.last
-        last = self.last or 0
-        is_same = int(store["last"]) == last
+        is_same = int(store["last"]) == (self.last or 0)
+        is_same &= float(store["decay"]) == (self.decay or 0.0)
         if not is_same or len(samples) != min(num_samples, expected):
             raise ValueError(
                 "The averages must be those of the same `last` or `decay`. "

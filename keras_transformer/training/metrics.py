@@ -32,7 +32,8 @@ class TokenAccuracy(_TokenMean):
 
     Args:
         name: Name of the metric.
-        dtype: Dtype of the result.
+        dtype: Dtype of the sums and the result. In half precision sums of many
+            tokens would not grow.
 
     Example:
     >>> metric = TokenAccuracy()
@@ -42,7 +43,7 @@ class TokenAccuracy(_TokenMean):
     0.5
     """
 
-    def __init__(self, name: str = "token_accuracy", dtype=None):
+    def __init__(self, name: str = "token_accuracy", dtype="float32"):
         super().__init__(name=name, dtype=dtype)
         self._direction = "up"  # for callbacks of Keras that look for the best
 
@@ -69,7 +70,8 @@ class Perplexity(_TokenMean):
 
     Args:
         name: Name of the metric.
-        dtype: Dtype of the result.
+        dtype: Dtype of the sums and the result. In half precision sums of many
+            tokens would not grow.
 
     Example:
     >>> metric = Perplexity()
@@ -79,7 +81,7 @@ class Perplexity(_TokenMean):
     3.0
     """
 
-    def __init__(self, name: str = "perplexity", dtype=None):
+    def __init__(self, name: str = "perplexity", dtype="float32"):
         super().__init__(name=name, dtype=dtype)
         self._direction = "down"  # for callbacks of Keras
 

@@ -1,5 +1,7 @@
 """Muon for matrices, and Adam for the rest."""
 
+import math
+
 import keras
 
 from keras_transformer.tensorflow_only import adam_constants
@@ -76,6 +78,12 @@ class Muon(Updates, keras.optimizers.Muon):
         # As the rate is, which TensorFlow multiplies with no other dtype.
         x = keras.ops.cast(x, "float32")
         return super().zeropower_via_newtonschulz5(x, steps)
+
+    def lr_adjust(self, x):
+        # Keras takes a root in the dtype of `floatx`.
+        if self.rms_rate is None:
+            return x
+        return x * (math.sqrt(max(x.shape)) * self.rms_rate)
 
     def _moments(self, variable):
         index = self._get_variable_index(variable)

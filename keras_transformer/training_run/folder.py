@@ -43,10 +43,14 @@ class RunFolder:
 
     Args:
         output: The folder.
+
+    Attributes:
+        has_removed: Whether an older training was removed from it.
     """
 
     def __init__(self, output: str):
         self.output = output
+        self.has_removed = False
 
     def path(self, *names: str) -> str:
         """A path in `training`."""
@@ -164,6 +168,7 @@ class RunFolder:
             except BaseException:
                 shutil.rmtree(new_start, ignore_errors=True)
                 raise
+        self.has_removed = self.has_training()
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.path(SETTINGS))  # what is left is no training
         partial = tuple(f".{name}." for name in WRITTEN)

@@ -128,8 +128,8 @@ class TrainingOptions:
         hidden_dim: Size of the vectors.
         intermediate_dim: Size of the feed-forward layers.
         activation: Keras activation of the feed-forward layers.
-        attention_dropout: Share of the attention weights to drop; like
-            `dropout` by default.
+        attention_dropout: Share of the attention weights to drop; none, or
+            that of `start_from`, by default.
         tokenize: How sacreBLEU splits translations; `None` for `"13a"`.
         updates: How many there are to be, in place of `epochs`: as many epochs
             as have them all, the last one whole.

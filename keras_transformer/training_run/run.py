@@ -99,6 +99,7 @@ class TrainingRun(TrainingOptions):
                 set.
         """
         self.history = None
+        self.folder = RunFolder(self.output)
         self.start_weights = None
         self.distribution = Distribution()
         self.check(validation)
@@ -119,7 +120,6 @@ class TrainingRun(TrainingOptions):
         if validation:
             texts["validation source"], texts["validation target"] = validation
         data = {name: _fingerprint(path) for name, path in texts.items()}
-        self.folder = RunFolder(self.output)
         with contextlib.ExitStack() as stack:
             self.distribution = stack.enter_context(
                 distributed(self.distribute, self.seed)
@@ -155,6 +155,11 @@ class TrainingRun(TrainingOptions):
 
     def state(self) -> str:
         """Says what is on disk."""
+        if self.history is None and self.folder.has_removed:
+            return (
+                f"The training that was in {self.output} is removed; a new one "
+                "has not begun."
+            )
         if self.history is None:
             return f"Nothing was changed in {self.output}."
         if self.saved is None:

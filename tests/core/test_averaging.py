@@ -325,6 +325,16 @@ def test_one_sample_of_another_kind_is_refused():
     kt.WeightAveraging(last=5).load_own_variables(store)
 
 
+def test_averages_of_another_decay_are_refused():
+    averaging = kt.WeightAveraging(decay=0.9)
+    fit(make_model(), averaging)
+    store = {}
+    averaging.save_own_variables(store)
+    with pytest.raises(ValueError, match="same `last` or `decay`.*decay=0.5"):
+        kt.WeightAveraging(decay=0.5).load_own_variables(store)
+    kt.WeightAveraging(decay=0.9).load_own_variables(store)
+
+
 @pytest.mark.skipif(
     keras.backend.backend() == "jax",
     reason="JAX has no float64 unless it is told to",

@@ -198,6 +198,32 @@ def test_what_is_frozen_stays_so(case, tmp_path):
 
 @pytest.mark.parametrize("is_whole_frozen", [False, True])
 @each_of_parts
+def test_a_part_frozen_or_not_before_it_is_built_stays_so(
+    case, is_whole_frozen
+):
+    # Which of its parts has weights:
+    built = case.make()
+    case.call(built, case.arrays())
+    place = next(i for i, part in enumerate(built._layers) if part.weights)
+    layer = case.make()
+    layer.trainable = not is_whole_frozen
+    layer._layers[place].trainable = is_whole_frozen
+    again = case.layer.from_config(layer.get_config())
+    flags = [part.trainable for part in layer._flatten_layers()]
+    built.trainable = not is_whole_frozen
+    built._layers[place].trainable = is_whole_frozen
+    expected = [weight.trainable for weight in built.weights]
+    assert {*expected} == {True, False}
+    for found in (layer, again):
+        case.call(found, case.arrays())
+        assert [part.trainable for part in found._flatten_layers()] == flags
+        assert [weight.trainable for weight in found.weights] == expected
+        frozen = [x.get_config()["frozen"] for x in (found, built)]
+        assert frozen[0] == frozen[1]
+
+
+@pytest.mark.parametrize("is_whole_frozen", [False, True])
+@each_of_parts
 def test_a_part_that_is_frozen_or_not_stays_so(case, is_whole_frozen, tmp_path):
     layer = case.make()
     model = case.functional(layer)

@@ -96,6 +96,18 @@ def test_it_is_the_muon_of_keras(dtype, options):
     )
 
 
+@pytest.mark.parametrize("size", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("is_scheduled", [False, True])
+def test_muon_updates_whatever_floats_keras_has(floatx, size, is_scheduled):
+    floatx(size)
+    variable = keras.Variable(np.ones((3, 2)), dtype="float32")
+    optimizer = kt.Muon(schedule() if is_scheduled else 0.01)
+    optimizer.build([variable])
+    gradient = keras.ops.ones((3, 2), "float32")
+    optimizer.apply([gradient], [variable])
+    assert np.all(keras.ops.convert_to_numpy(variable) < 1)
+
+
 def test_muon_learns_with_bfloat16_weights():
     losses, _ = train(kt.Muon(schedule()), "bfloat16")
     assert losses[-1] < 0.8 * losses[0]

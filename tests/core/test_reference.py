@@ -215,6 +215,16 @@ def test_learned_positional_encoding():
     np.testing.assert_allclose(past_the_end[:, -1], inputs[:, -1] + vectors[-1])
 
 
+def test_learned_positions_are_rounded_once_with_what_they_are_added_to():
+    policy = "mixed_bfloat16"
+    layer = kt.LearnedPositionalEncoding(S, D, dtype=policy)
+    inputs = ops.cast(normal(B, S, D), "bfloat16")
+    outputs = layer(inputs)
+    vectors = ops.convert_to_tensor(layer.position_embeddings)
+    expected = ops.cast(ops.cast(inputs, "float32") + vectors, "bfloat16")
+    assert bool(ops.all(ops.equal(outputs, expected)))
+
+
 @pytest.mark.parametrize(
     "layer",
     [

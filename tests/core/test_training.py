@@ -611,6 +611,17 @@ def test_metrics_weigh_sentences():
     np.testing.assert_allclose(accuracy.result(), alone.result())
 
 
+def test_metrics_count_on_in_float32(floatx):
+    floatx("bfloat16")
+    accuracy = kt.TokenAccuracy()
+    labels = np.ones((1, 1000), "int32")
+    right = np.eye(3, dtype="float32")[labels]
+    for logits in (right, right[..., [1, 0, 2]]):
+        for _ in range(20):
+            accuracy.update_state(labels, logits)
+    assert float(accuracy.result()) == 0.5
+
+
 @pytest.mark.parametrize("kind", [kt.TokenAccuracy, kt.Perplexity])
 def test_metrics_average_over_tokens_not_batches(kind):
     logits = random_logits()
