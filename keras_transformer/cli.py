@@ -180,7 +180,8 @@ def translate(
     """Translate arguments, a file, or what is piped in; a line a sentence.
 
     Without --output, lines are written as they are done, some thousands at a
-    time; what is typed, line by line.
+    time; what is typed, line by line. What is piped in is read to its end
+    first, so that a line that is too long is named before hours of work.
 
     \b
     Example:
@@ -255,7 +256,12 @@ def translate(
     has_prefixes = target_prefix is not None or target_prefixes
     prefixes = itertools.repeat(target_prefix)
     if target_prefixes:
+        from keras_transformer.translator import check_prefix_lines
+
         prefixes = _prefixes(target_prefixes, texts)
+        check_prefix_lines(
+            translator, texts, prefixes, max_length, target_prefixes
+        )
 
     def translated(chunk):
         some_texts, some_prefixes = map(list, zip(*chunk, strict=True))
@@ -540,7 +546,7 @@ def verify(
         typer.Option(
             help="Nats per token by which a differing line may be less "
             "probable; int8 needs more, such as 0.1, and so does a translator "
-            "in half precision, but with --dtype float32."
+            "in half precision, unless --dtype float32 is given."
         ),
     ] = 0.01,
     json_file: Annotated[
@@ -554,9 +560,10 @@ def verify(
 ):
     """Compare exports with the translator they were made from.
 
-    Prints how many lines are the same, the first that is not, and size, times
-    and memory of each export. The exit code is 1 if a line differs by more
-    than --tolerance, or an export has operations that not every runtime has.
+    Prints how many lines are the same, the first that is not and the one that
+    differs most, and size, times and memory of each export. The exit code is 1
+    if a line differs by more than --tolerance, or an export has operations that
+    not every runtime has.
 
     \b
     Example:
@@ -569,6 +576,7 @@ def verify(
         import rich.console
 
         from keras_transformer.serving import verify_report
+        from keras_transformer.serving.verify import check_tolerance
         from keras_transformer.serving.verify import verify_export
         from keras_transformer.translator import check_line_lengths
 
@@ -576,6 +584,7 @@ def verify(
         check_file_to_write(json_file, overwrite)
     elif overwrite:
         refuse(["overwrite"], "`--json`", "none")
+    check_tolerance(tolerance)
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")

@@ -142,14 +142,19 @@ def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
     for index, (length, source_length) in enumerate(
         zip(lengths, source_lengths, strict=True)
     ):
-        limit = max_length or source_length + EXTRA_LENGTH
-        limit = min(limit, model.max_length or limit)
+        limit = longest_target(source_length, max_length, model)
         if length > limit:
             raise ValueError(
                 f"`{name}` must not be longer than the target may be. "
                 f"Received: {name}[{index}] of {length} tokens, max_length="
                 f"{limit}."
             )
+
+
+def longest_target(source_length, max_length, model) -> int:
+    """Most tokens of a target, of a source of so many."""
+    limit = max_length or source_length + EXTRA_LENGTH
+    return min(limit, model.max_length or limit)
 
 
 def row_counts(most: int) -> list[int]:

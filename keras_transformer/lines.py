@@ -155,8 +155,8 @@ def check_lengths(lines, name: str, encode, limit: int):
     for number, ids in enumerate(rows, 1):
         if len(ids) >= limit:
             raise ValueError(
-                f"The lines of {name} must have less than {limit} tokens to be "
-                f"translated. Received: line {number} of {len(ids)}."
+                f"The lines of {name} must have less than {limit} tokens. "
+                f"Received: line {number} of {len(ids)}."
             )
 
 
@@ -168,9 +168,5 @@ def _are_paths(items):
 
 
 def _is_path(item):
-    if isinstance(item, os.PathLike):
-        return True
-    try:
-        return isinstance(item, str) and os.path.isfile(item)
-    except ValueError:  # a null character, which no path has
-        return False
+    is_file = isinstance(item, str) and os.path.isfile(item)
+    return is_file or isinstance(item, os.PathLike)

@@ -35,22 +35,32 @@ def ended(rows) -> list[list[int]]:
     return [[*ids, END_TOKEN_ID] if ids else [] for ids in rows]
 
 
-def join_pieces(processor, ids) -> str:
+def spellings(processor) -> list[str]:
+    """What each piece of a `SentencePieceProcessor` adds to a text, by id.
+
+    Special ones add nothing, but for the unknown one.
+    """
+    ids = range(processor.GetPieceSize())
+    return [
+        UNKNOWN_TEXT
+        if token_id == UNKNOWN_TOKEN_ID
+        else ""
+        if processor.IsControl(token_id)
+        else processor.IdToPiece(token_id).replace("▁", " ")
+        for token_id in ids
+    ]
+
+
+def join_pieces(spelled, ids) -> str:
     """Joins pieces as tensorflow-text's fast operation does.
 
     Which differs from SentencePiece at the start of a text.
 
     Args:
-        processor: A `SentencePieceProcessor`.
+        spelled: The `spellings` of all pieces.
         ids: Token ids without special tokens but the unknown one.
     """
-    text = "".join(
-        UNKNOWN_TEXT
-        if token_id == UNKNOWN_TOKEN_ID
-        else processor.IdToPiece(token_id).replace("▁", " ")
-        for token_id in ids
-        if not processor.IsControl(token_id)
-    )
-    if ids and processor.IsControl(ids[0]):  # no text, but what follows it has
+    text = "".join([spelled[token_id] for token_id in ids])
+    if ids and not spelled[ids[0]]:  # a special one, and what follows it has
         return text  # another piece before
     return text.removeprefix(" ")

@@ -129,7 +129,7 @@ def log_kept_back():
     """Shows what is written to standard error inside only if that fails."""
     sys.stderr.flush()
     real = os.dup(2)
-    with tempfile.TemporaryFile() as log:
+    with _open_log() as log:
         os.dup2(log.fileno(), 2)
         try:
             yield
@@ -141,3 +141,10 @@ def log_kept_back():
         finally:
             os.dup2(real, 2)
             os.close(real)
+
+
+def _open_log():
+    """Opens what is nowhere on disk, which may be read only."""
+    if hasattr(os, "memfd_create"):  # Linux
+        return open(os.memfd_create("log"), "w+b")
+    return tempfile.TemporaryFile()

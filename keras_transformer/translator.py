@@ -17,6 +17,7 @@ from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.generation import check_limits
 from keras_transformer.generation import check_prefix_lengths
+from keras_transformer.generation import longest_target
 from keras_transformer.lines import check_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
@@ -503,3 +504,27 @@ def check_line_lengths(translator, lines, path, tokenizer=None):
         (tokenizer or translator.tokenizer).encode,
         longest_source(translator.model),
     )
+
+
+def check_prefix_lines(translator, lines, prefixes, max_length, path):
+    """Raises `ValueError` if a translation has no room for what it begins with.
+
+    Args:
+        translator: A `Translator`.
+        lines: A list of strings to translate.
+        prefixes: As many strings.
+        max_length: Most tokens of a translation, or `None`.
+        path: What a message calls the place that prefixes are from.
+    """
+    sources = ended(translator.tokenizer.encode(lines))
+    targets = translator.target_tokenizer.encode(prefixes)
+    for number, (source, target) in enumerate(
+        zip(sources, targets, strict=True), 1
+    ):
+        limit = longest_target(len(source), max_length, translator.model)
+        if source and len(target) > limit:  # empty text stays empty
+            raise ValueError(
+                f"The lines of {path} must have at most as many tokens as the "
+                f"translation may. Received: line {number} of {len(target)}, "
+                f"max_length={limit}."
+            )

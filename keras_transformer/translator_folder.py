@@ -166,7 +166,8 @@ def _content(path):
 
 def _read_description(path):
     if not os.path.isdir(path):
-        raise FileNotFoundError(f"No such folder: {path!r}.")
+        is_file = " is a file" if os.path.exists(path) else ""
+        raise FileNotFoundError(f"No such folder: {path!r}{is_file}.")
     try:
         with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
             description = json.load(file)

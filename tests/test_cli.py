@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -552,7 +553,7 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     file = tmp_path / "lines"
     file.write_text("\n".join(lines))
     message = (
-        "The lines of {} must have less than 4096 tokens to be translated. "
+        "The lines of {} must have less than 4096 tokens. "
         r"Received: line 3 of \d+\."
     )
     for arguments, stdin, place in (
@@ -831,6 +832,30 @@ def test_each_translation_begins_as_a_file_says(trained, tmp_path):
         (["cat", "--target-prefix", "x"], "Give `--target-prefix` or .*"),
     ):
         assert_is_one_line(run(*command, *wrong), message)
+
+
+def test_a_beginning_that_is_too_long_is_named_before_any_is_translated(
+    trained, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(cli, "LINES_AT_ONCE", 1)
+    file = tmp_path / "prefixes"
+    file.write_text("\n\nHund\nHund\n")
+    result = run(
+        *("translate", trained.folder, "cat", "fox", "", "owl"),
+        *("--target-prefixes", file, "--max-length", 2),
+    )
+    assert_is_one_line(
+        result,
+        "The lines of .*prefixes must have at most as many tokens as the "
+        "translation may. Received: line 4 of 3, max_length=2.",
+    )
+
+
+def test_nothing_is_written_where_nothing_can_be(trained, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/missing")
+    result = run("translate", trained.folder, "cat")
+    assert (result.code, result.errors) == (0, "")
+    assert result.output.splitlines() == trained.translator(["cat"])
 
 
 def test_fewer_sentences_may_be_decoded_at_once(trained, monkeypatch):

@@ -1153,7 +1153,7 @@ def test_missing_folder_is_named(tmp_path):
 
 def test_file_is_no_folder(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="No such folder: .*file"):
+    with pytest.raises(FileNotFoundError, match="No such folder: .* is a file"):
         kt.Translator.load(tmp_path / "file")
 
 

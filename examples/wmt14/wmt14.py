@@ -19,6 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from keras_transformer.lines import line_pairs
+
 # What is dropped: by words before training, by tokens when training reads.
 MOST_WORDS = 175
 LARGEST_RATIO = 2.0  # of the words of the longer side to the shorter's
@@ -56,25 +58,6 @@ def is_clean(source, target):
     )
 
 
-def read_pairs(paths):
-    """The pairs of lines of two files of as many, one by one."""
-    read = 0
-    with (
-        # A byte order mark is no text.
-        open(paths[0], encoding="utf-8-sig", newline="\n") as source,
-        open(paths[1], encoding="utf-8-sig", newline="\n") as target,
-    ):
-        try:
-            for pair in zip(source, target, strict=True):
-                read += 1
-                yield [line.rstrip("\r\n") for line in pair]
-        except ValueError as error:  # of `zip`, or of what is no UTF-8
-            raise ValueError(
-                f"{paths[0]} and {paths[1]} must be UTF-8 and have as many "
-                f"lines as each other. Received: {error} after {read} lines."
-            ) from error
-
-
 def clean(paths, cleaned, most_lines=None):
     """Writes the clean pairs of two files to two others; counts all, kept."""
     read = kept = 0
@@ -82,7 +65,7 @@ def clean(paths, cleaned, most_lines=None):
         open(cleaned[0], "w", encoding="utf-8", newline="\n") as source_out,
         open(cleaned[1], "w", encoding="utf-8", newline="\n") as target_out,
     ):
-        for one, other in itertools.islice(read_pairs(paths), most_lines):
+        for one, other in itertools.islice(line_pairs(*paths), most_lines):
             read += 1
             if is_clean(one, other):
                 kept += 1
@@ -169,7 +152,7 @@ def run(options):
     """Cleans, trains, translates and scores; each step once."""
     # Found wrong now, rather than after days.
     for paths in (options.validation, options.test):
-        if not sum(1 for pair in read_pairs(paths)):
+        if not sum(1 for pair in line_pairs(*paths)):
             raise ValueError(f"{paths[0]} and {paths[1]} must not be empty.")
     folder = options.output / ("dry-run" if options.dry_run else "run")
     folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +174,7 @@ def run(options):
     test = options.test
     if options.dry_run:
         test = [folder / "test.source", folder / "test.target"]
-        pairs = itertools.islice(read_pairs(options.test), DRY_TEST_LINES)
+        pairs = itertools.islice(line_pairs(*options.test), DRY_TEST_LINES)
         for path, lines in zip(test, zip(*pairs, strict=True), strict=True):
             write(path, "".join(f"{line}\n" for line in lines))
     translator = train(folder, files, options)

@@ -74,7 +74,7 @@ def main(arguments=None):
                 for translation in translations:
                     print(translation.replace("\n", " "))
         sys.stdout.flush()  # or Python would, with a traceback, as it ends
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         sys.exit(f"The text is not UTF-8: {error}")
     except BrokenPipeError:  # whoever reads has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

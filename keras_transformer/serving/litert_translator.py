@@ -17,6 +17,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.pieces import ended
 from keras_transformer.pieces import join_pieces
+from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -107,6 +108,7 @@ class LiteRTTranslator:
         facts = [int(models[name][0]) for name in FACTS]
         self.is_fast, self.longest_source = facts[:2]
         self.num_slots, self.num_hypotheses = facts[2:]
+        self._spelled = spellings(self.target) if self.is_fast else None
 
     def __call__(
         self,
@@ -166,7 +168,7 @@ class LiteRTTranslator:
         special = (PAD_TOKEN_ID, END_TOKEN_ID)
         ids = [token for token in target_ids.tolist() if token not in special]
         if self.is_fast:
-            return join_pieces(self.target, ids)
+            return join_pieces(self._spelled, ids)
         return self.target.decode(ids)
 
     def _run(self, signature, **inputs):

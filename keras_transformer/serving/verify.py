@@ -86,7 +86,7 @@ class ExportReport:
         score_gap: The largest difference of the scores of the same text, in
             nats per token.
         first_difference: The first `Difference`, or `None`.
-        worst_difference: The one with the largest gap, or `None`.
+        worst_difference: The one with the largest `severity`, or `None`.
         size_bytes: Size on disk.
         load_seconds: Time until the export can be called; imports not
             counted.
@@ -163,12 +163,7 @@ def verify_export(
             the export is damaged or not one of `export_saved_model` or
             `export_litert`.
     """
-    check_finite(tolerance=tolerance)
-    if tolerance < 0:
-        raise ValueError(
-            "`tolerance` must not be negative. Received: "
-            f"tolerance={tolerance}."
-        )
+    check_tolerance(tolerance)
     lines = check_texts("lines", lines)
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
@@ -220,6 +215,16 @@ def verify_export(
         foreign_operations=tuple(foreign),
         **measured,
     )
+
+
+def check_tolerance(tolerance):
+    """Raises unless it is a finite number of at least 0."""
+    check_finite(tolerance=tolerance)
+    if tolerance < 0:
+        raise ValueError(
+            "`tolerance` must not be negative. Received: "
+            f"tolerance={tolerance}."
+        )
 
 
 def _inspected(path):
@@ -336,16 +341,9 @@ def _scored(translator, sources, texts):
         [text * known for text, known in zip(texts, is_scored, strict=True)],
     )
     return [
-        (row, _scores_of(row, of_tokens, known))
+        (row, of_tokens if known else np.full(len(row), -np.inf))
         for row, of_tokens, known in zip(rows, scores, is_scored, strict=True)
     ]
-
-
-def _scores_of(row, scores, known):
-    if not known:
-        return np.full(len(row), -np.inf)
-    # Empty text has empty text for its translation, without a doubt.
-    return scores if len(scores) else np.zeros(len(row))
 
 
 def _difference(line, source, texts, expected, found):

@@ -11,7 +11,7 @@ PARTS = {
     "format": lambda report: report.format,
     "identical lines": lambda report: f"{report.identical} of {report.lines}",
     "lines beyond tolerance": lambda report: str(report.beyond_tolerance),
-    "largest difference, nats per token": lambda report: (
+    "largest difference, nats": lambda report: (
         f"{report.worst_difference.severity:.2g}"
         if report.worst_difference
         else "0"
@@ -32,7 +32,7 @@ PARTS = {
 
 
 def show(reports, console):
-    """Prints a table, a column an export, and their first differences."""
+    """Prints a table, a column an export, and where each differs."""
     table = rich.table.Table(box=rich.box.SIMPLE)
     table.add_column()
     for report in reports:
@@ -41,8 +41,15 @@ def show(reports, console):
         table.add_row(name, *(part(report) for report in reports))
     console.print(table)
     for report in reports:
-        if report.first_difference:
-            console.print(_described(report), soft_wrap=True)
+        first, worst = report.first_difference, report.worst_difference
+        if first:
+            console.print(
+                _described(report.path, "first", first), soft_wrap=True
+            )
+        if worst != first:
+            console.print(
+                _described(report.path, "most", worst), soft_wrap=True
+            )
 
 
 def to_json(reports) -> str:
@@ -54,10 +61,9 @@ def to_json(reports) -> str:
     return json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n"
 
 
-def _described(report):
-    found = report.first_difference
+def _described(path, which, found):
     return (
-        f"{report.path} differs first in line {found.line}: {found.source}\n"
+        f"{path} differs {which} in line {found.line}: {found.source}\n"
         f"  translator: {found.expected}  ({found.expected_score:.4f} nats)\n"
         f"  export:     {found.found}  ({found.found_score:.4f} nats)\n"
         f"  token {found.position + 1}: {found.expected_token} or "

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.batches import padded
+from keras_transformer.pieces import ended
 from keras_transformer.translator import longest_source
 
 # Where TensorFlow Serving looks for them.
@@ -70,8 +71,7 @@ def _inputs(translator, lengths):
         if len(tokenizer.encode(text)) <= longest
     ]
     yield "serving_default", {"text": np.array(texts, dtype=object)}
-    ended = [[*row, tokenizer.end_token_id] if row else [] for row in rows]
-    yield "translate_ids", {"source_ids": padded(ended)}
+    yield "translate_ids", {"source_ids": padded(ended(rows))}
 
 
 def _field(number, content):

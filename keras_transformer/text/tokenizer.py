@@ -26,6 +26,7 @@ from keras_transformer.lines import lines_of
 from keras_transformer.lines import name_of
 from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
+from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -95,6 +96,7 @@ class Tokenizer:
             self._processor.IdToPiece(index)
             for index in range(self.vocabulary_size)
         ]
+        self._spelled = spellings(self._processor) if self.is_fast else None
 
     @classmethod
     def train(
@@ -243,13 +245,7 @@ class Tokenizer:
             ValueError: If a string holds half of a surrogate pair.
         """
         if not isinstance(texts, str):
-            texts = list(texts)
-            for text in texts:
-                if not isinstance(text, str):
-                    raise TypeError(
-                        "`texts` must be a string or strings. Received: "
-                        f"{text!r} of type {type(text).__name__}."
-                    )
+            texts = check_texts("texts", texts)
         return split_texts(self._processor, texts)
 
     def decode(self, ids):
@@ -298,11 +294,12 @@ class Tokenizer:
 
     def _join(self, ids):
         if self.is_fast:
-            return join_pieces(self._processor, ids)
+            return join_pieces(self._spelled, ids)
         return self._processor.Decode(ids)
 
     def _content(self, row):
         content = []
+        vocabulary_size = self.vocabulary_size
         for token_id in row:
             try:
                 token_id = operator.index(token_id)
@@ -311,10 +308,10 @@ class Tokenizer:
                     "`ids` must be integers. Received: "
                     f"{token_id!r} of type {type(token_id).__name__}."
                 ) from None
-            if not 0 <= token_id < self.vocabulary_size:
+            if not 0 <= token_id < vocabulary_size:
                 raise ValueError(
-                    f"`ids` must be in [0, {self.vocabulary_size}). Received: "
-                    f"id {token_id}."
+                    f"`ids` must be in [0, {vocabulary_size}). Received: id "
+                    f"{token_id}."
                 )
             if token_id == END_TOKEN_ID:
                 break

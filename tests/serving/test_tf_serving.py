@@ -213,6 +213,8 @@ def test_grpc_client_translates(small, grpc_address):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         client.main(["--address", grpc_address, TEXTS[0]])
+    with pytest.raises(SystemExit, match="text is not UTF-8: .*surrogates"):
+        client.main(["--address", grpc_address, "caf\udce9"])
     assert output.getvalue() == f"{small.translator(TEXTS)[0]}\n"
     with pytest.raises(SystemExit, match="NOT_FOUND: Servable not found"):
         client.main(["--address", grpc_address, "--model", "x", "fox"])

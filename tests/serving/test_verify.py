@@ -455,6 +455,25 @@ def test_report_is_written_where_the_table_cannot_be(
     assert found["passed"]
 
 
+def test_the_difference_that_fails_is_shown_too(small, monkeypatch):
+    found = small.translator(LINES)
+    found[:2] = "Hund", "Katze [b]"  # the second of an empty line
+    pretend(monkeypatch, found)
+    command = ("verify", small.folder, small.saved_model, "--tolerance", "1e9")
+    result = run(*command, stdin="\n".join(LINES).encode())
+    assert "differs first in line 1:" in result.output
+    assert "differs most in line 2:" in result.output
+    assert "Katze [b]  (-inf nats)" in result.output
+
+
+def test_tolerance_is_checked_before_anything_is_translated(small, monkeypatch):
+    monkeypatch.setattr(kt.Translator, "load", None)
+    command = ("verify", small.folder, small.saved_model, "--tolerance", "-1")
+    result = run(*command, stdin=b"fox\n")
+    assert (result.code, result.output) == (2, "")
+    assert "`tolerance` must not be negative" in result.errors
+
+
 def test_command_reads_lines_that_are_piped_in(small, monkeypatch):
     lines = LINES[:3]
     pretend(monkeypatch, small.translator(lines))

@@ -297,9 +297,11 @@ def test_decode_refuses_ids_that_are_not_in_the_vocabulary(tokenizer, token_id):
         tokenizer.decode([[4, 5], [4, token_id]])
 
 
-@pytest.mark.parametrize("texts", [[b"the"], ["the", None], [["the"]], b"the"])
+@pytest.mark.parametrize(
+    "texts", [[b"the"], ["the", None], [["the"]], b"the", 5]
+)
 def test_encode_refuses_what_is_no_string(tokenizer, texts):
-    message = "`texts` must be a string or strings. Received: "
+    message = "`texts` must be a sequence of strings. Received: "
     with pytest.raises(TypeError, match=message):
         tokenizer.encode(texts)
 
