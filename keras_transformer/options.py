@@ -52,8 +52,8 @@ def _options(
     patience: Annotated[
         float | None,
         typer.Option(
-            help="Beam: stops when width times so many hypotheses have ended; "
-            "with --search beam, when none that goes on can win."
+            help="Beam: stops when width times this many hypotheses have "
+            "ended; by default when none that goes on can win."
         ),
     ] = None,
     num_hypotheses: Annotated[
@@ -65,17 +65,21 @@ def _options(
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="Sampling: less than 1 is less daring."),
+        typer.Option(help="Sampling: less than 1 favours probable tokens."),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Sampling: from so many tokens.")
+        int | None,
+        typer.Option(help="Sampling: from this many most probable tokens."),
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Sampling: from this share of the mass."),
+        typer.Option(
+            help="Sampling: from the most probable tokens that have this "
+            "share of the probability."
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Sampling: draws anew.")
+        int | None, typer.Option(help="Sampling: another one draws otherwise.")
     ] = None,
     repetition_penalty: Annotated[
         float | None,
@@ -83,7 +87,7 @@ def _options(
     ] = None,
     no_repeat_ngram_size: Annotated[
         int | None,
-        typer.Option(help="So many tokens in a row come only once."),
+        typer.Option(help="This many tokens in a row come only once."),
     ] = None,
     forbid_unknown: Annotated[
         bool | None,

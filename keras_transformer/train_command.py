@@ -182,7 +182,7 @@ def train(
         typer.Option(help="Share of each label to spread over all tokens."),
     ] = 0.1,
     clip_norm: Annotated[
-        float, typer.Option(help="Largest norm of the gradients; 0 for any.")
+        float, typer.Option(help="Largest norm of the gradients; 0: no limit.")
     ] = 0.0,
     accumulate: Annotated[int, typer.Option(help="Batches of one update.")] = 1,
     average_last: Annotated[

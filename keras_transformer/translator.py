@@ -370,9 +370,42 @@ class Translator:
         return cls(model, *map(Tokenizer, tokenizers), search=search)
 
     def export_saved_model(self, path, overwrite: bool = False):
-        """Writes a SavedModel that takes and returns strings.
+        """Writes a SavedModel whose graph holds text processing and search.
 
-        See `keras_transformer.serving.saved_model.export_saved_model`.
+        Signatures:
+
+        - `serving_default`: `text` string `(B,)` -> `translation` string
+          `(B,)`, `score` float32 `(B,)`.
+        - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32
+          `(B, T)`, `score` float32 `(B,)`. Rows of ids end with the end token,
+          3, then padding, 0.
+        - `translate_compiled` and `translate_ids_compiled`: the same, compiled
+          with XLA when they are first called, and again for each of a few
+          shapes; faster from then on. TensorFlow Serving on a CPU needs
+          `--xla_cpu_compilation_enabled` for them.
+
+        A search for `K` > 1 hypotheses adds an axis `K` to each output after
+        `B`. The search is fixed: a translation may have 50 tokens more than its
+        source, and `Sampling` draws the same for a text each time. Any number
+        of sentences may come in one call: the graph sorts them by length and
+        decodes them in batches of bounded size.
+
+        A program that loads it needs tensorflow, and tensorflow-text for its
+        operations; not this library. TensorFlow Serving finds requests to warm
+        up with. What other threads print meanwhile is lost with Keras's own
+        messages.
+
+        Args:
+            path: The folder; TensorFlow Serving wants a number for its name.
+            overwrite: Whether to replace what is there.
+
+        Raises:
+            FileExistsError: If something is there that is not empty, unless it
+                is a SavedModel and `overwrite`.
+            OSError: If no folder may be made there.
+            RuntimeError: If Keras does not run on TensorFlow.
+            ValueError: If a weight is no finite number, or TensorFlow could not
+                read a folder of that name.
         """
         from keras_transformer.serving.saved_model import export_saved_model
 
@@ -386,18 +419,113 @@ class Translator:
         steps: bool = True,
         overwrite: bool = False,
     ):
-        """Writes a LiteRT file, for `LiteRTTranslator` and small machines.
+        """Writes a LiteRT file that runs with built-in operations alone.
 
-        See `keras_transformer.serving.litert.export_litert`.
+        Signatures, which share their weights:
+
+        - `translate_text`: `text` string `(1,)` -> `translation` string `(1,)`,
+          `score` float32 `(1,)`. One text, as LiteRT joins pieces to one string
+          only. Needs the operations of tensorflow-text.
+        - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32
+          `(B, T)`, `score` float32 `(B,)`.
+        - `encode`: `source_ids` -> `encoded_keys` and `encoded_values` float32
+          `(L, B, N, S, H)`, one of the `L` layers after another.
+        - `decode_step`: `token_ids` int32 `(B,)`, `position` int32 `(1,)`,
+          `source_ids`, what `encode` gave, and the `keys` and `values` so far,
+          float32 `(L, B, N, T, H)`, zeros at first -> `logits` float32 `(B, V)`
+          of the tokens that follow, `keys` and `values`. For programs that
+          search in a way of their own.
+        - `tokenizers`: `start` int32 `(1,)` -> `source_model` and
+          `target_model` uint8, the SentencePiece models from that byte, uint8
+          `is_fast`, whether translations are joined as tensorflow-text's fast
+          operation does, and int32 `longest_source`, the most tokens a source
+          may have, `num_slots` and `num_hypotheses` of the search.
+
+        A LiteRT graph cannot check anything: programs that do not use
+        `LiteRTTranslator` check lengths before they call it.
+
+        Whatever the translator computes in, the file computes in float32. Use
+        the translator in no other thread while it is written.
+
+        A search for `K` > 1 hypotheses adds an axis `K` to target ids and
+        scores, and leaves `translate_text` out. The search is fixed: a
+        translation may have 50 tokens more than its source, and `Sampling`
+        draws the same for a text each time.
+
+        Args:
+            path: The file.
+            quantization: `None` for float32 weights, `"float16"`, or `"int8"`
+                (dynamic range: products are computed in integers).
+            text: Whether to write `translate_text`.
+            steps: Whether to write `encode` and `decode_step`.
+                `LiteRTTranslator` needs neither these nor `text`, and without
+                them takes much less
+                memory: LiteRT arranges the weights of each signature for itself
+                when it loads a file.
+            overwrite: Whether to replace a file that is there.
+
+        Raises:
+            FileExistsError: If there is such a file, unless `overwrite`.
+            OSError: If no file may be written there.
+            RuntimeError: If Keras does not run on TensorFlow.
+            ValueError: If there is no such quantization, or `text` is asked for
+                with tokenizers that LiteRT cannot run, or a weight is no finite
+                number.
         """
         from keras_transformer.serving.litert import export_litert
 
         export_litert(self, path, quantization, text, steps, overwrite)
 
     def export_ctranslate2(self, folder, overwrite: bool = False):
-        """Writes a model for CTranslate2, with its SentencePiece models.
+        """Writes a CTranslate2 model, with its SentencePiece models beside it.
 
-        See `keras_transformer.serving.ctranslate2.export_ctranslate2`.
+        The same weights in float32, for `ctranslate2.Translator(folder)`, which
+        quantises them with `compute_type="int8"`. `source.spm` splits text into
+        the pieces that `translate_batch` takes, `target.spm` joins those that
+        it
+        returns. Add no special tokens: the configuration has the end token of
+        the source and the start token of the target. A bias forbids padding and
+        start token, and so leaves their share of the probability to the others.
+
+        `translate_batch` searches as `GreedySearch` does with `beam_size=1,
+        length_penalty=0, min_decoding_length=0`, and with another beam and
+        length penalty as `BeamSearch` does with `patience=1,
+        length_penalty_form="power"`; without length penalty it stops sooner,
+        when the best hypothesis has ended. `max_decoding_length` is 256 tokens
+        by default, whatever the length of the source.
+
+        The table of positions has 2048, or `max_length` of the model where that
+        is more; learned positions end at `max_length`. CTranslate2 raises an
+        error past the end: keep `max_decoding_length` and `max_input_length`,
+        1024 by default with the end token, within.
+
+        Args:
+            folder: Where to write.
+            overwrite: Whether to replace what is there.
+
+        Raises:
+            FileExistsError: If something is there that is not empty, unless it
+                is a CTranslate2 model and `overwrite`.
+            ImportError: If ctranslate2 is not installed.
+            ValueError: If CTranslate2 has no such model: for an activation that
+                it does not compute, heads of another size than `hidden_dim /
+                num_heads`, or tokenizers that differ in their special pieces;
+                or if a weight is no finite number.
+
+        Example:
+        >>> import tempfile, ctranslate2, sentencepiece
+        >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+        >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
+        >>> model = Transformer.from_preset("tiny", tokenizer.vocabulary_size)
+        >>> folder = tempfile.mkdtemp()
+        >>> Translator(model, tokenizer).export_ctranslate2(folder)
+        >>> processor = sentencepiece.SentencePieceProcessor
+        >>> source = processor(f"{folder}/source.spm")
+        >>> target = processor(f"{folder}/target.spm")
+        >>> engine = ctranslate2.Translator(folder)
+        >>> pieces = source.encode(["the cat sees the dog"], out_type=str)
+        >>> results = engine.translate_batch(pieces, beam_size=4)
+        >>> translations = [target.decode(one.hypotheses[0]) for one in results]
         """
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 

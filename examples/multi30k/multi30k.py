@@ -217,7 +217,7 @@ def main(arguments=None):
         "--recipe",
         choices=RECIPES,
         default="published",
-        help="the published one, or one that takes an hour on two cores",
+        help="the published one, or one that takes an hour on slow cores",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dtype", default="float32", help="Keras policy")

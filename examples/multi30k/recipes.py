@@ -80,7 +80,7 @@ RECIPES = {
         patience=10,
         has_muon=False,
     ),
-    # An hour on two cores. Normalised after each sublayer, it learns slower.
+    # Normalised after each sublayer, it learns slower.
     "hour": Recipe(
         normalize_first=True,
         dropout=0.35,

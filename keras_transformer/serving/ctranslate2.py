@@ -40,57 +40,7 @@ FORBIDDEN_BIAS = -1e4
 
 
 def export_ctranslate2(translator, folder, overwrite: bool = False):
-    """Writes a CTranslate2 model, with its SentencePiece models beside it.
-
-    The same weights in float32, for `ctranslate2.Translator(folder)`, which
-    quantises them with `compute_type="int8"`. `source.spm` splits text into
-    the pieces that `translate_batch` takes, `target.spm` joins those that it
-    returns. Add no special tokens: the configuration has the end token of the
-    source and the start token of the target. A bias forbids padding and start
-    token, and so leaves their share of the probability to the others.
-
-    `translate_batch` searches as `GreedySearch` does with `beam_size=1,
-    length_penalty=0, min_decoding_length=0`, and with another beam and length
-    penalty as `BeamSearch` does with `patience=1,
-    length_penalty_form="power"`; without length penalty it stops sooner, when
-    the best hypothesis has ended.
-    `max_decoding_length` is 256 tokens by default, whatever the length of the
-    source.
-
-    The table of positions has 2048, or `max_length` of the model where that is
-    more; learned positions end at `max_length`. CTranslate2 raises an error
-    past the end: keep `max_decoding_length` and `max_input_length`, 1024 by
-    default with the end token, within.
-
-    Args:
-        translator: A `Translator`; its `search` is not exported.
-        folder: Where to write.
-        overwrite: Whether to replace what is there.
-
-    Raises:
-        FileExistsError: If something is there that is not empty, unless it
-            is a CTranslate2 model and `overwrite`.
-        ImportError: If ctranslate2 is not installed.
-        ValueError: If CTranslate2 has no such model: for an activation that
-            it does not compute, heads of another size than `hidden_dim /
-            num_heads`, or tokenizers that differ in their special pieces; or
-            if a weight is no finite number.
-
-    Example:
-    >>> import tempfile, ctranslate2, sentencepiece
-    >>> from keras_transformer import Tokenizer, Transformer, Translator
-    >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
-    >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
-    >>> model = Transformer.from_preset("tiny", tokenizer.vocabulary_size)
-    >>> folder = tempfile.mkdtemp()
-    >>> Translator(model, tokenizer).export_ctranslate2(folder)
-    >>> source = sentencepiece.SentencePieceProcessor(f"{folder}/source.spm")
-    >>> target = sentencepiece.SentencePieceProcessor(f"{folder}/target.spm")
-    >>> engine = ctranslate2.Translator(folder)
-    >>> pieces = source.encode(["the cat sees the dog"], out_type=str)
-    >>> results = engine.translate_batch(pieces, beam_size=4)
-    >>> translations = [target.decode(one.hypotheses[0]) for one in results]
-    """
+    """Writes what `Translator.export_ctranslate2` describes."""
     try:
         from ctranslate2 import specs
     except ModuleNotFoundError as error:

@@ -37,59 +37,7 @@ def export_litert(
     steps: bool = True,
     overwrite: bool = False,
 ):
-    """Writes a LiteRT file that runs with built-in operations alone.
-
-    Signatures, which share their weights:
-
-    - `translate_text`: `text` string `(1,)` -> `translation` string `(1,)`,
-      `score` float32 `(1,)`. One text, as LiteRT joins pieces to one string
-      only. Needs the operations of tensorflow-text.
-    - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32 `(B,
-      T)`, `score` float32 `(B,)`.
-    - `encode`: `source_ids` -> `encoded_keys` and `encoded_values` float32
-      `(L, B, N, S, H)`, one of the `L` layers after another.
-    - `decode_step`: `token_ids` int32 `(B,)`, `position` int32 `(1,)`,
-      `source_ids`, what `encode` gave, and the `keys` and `values` so far,
-      float32 `(L, B, N, T, H)`, zeros at first -> `logits` float32 `(B, V)`
-      of the tokens that follow, `keys` and `values`. For programs that search
-      in a way of their own.
-    - `tokenizers`: `start` int32 `(1,)` -> `source_model` and `target_model`
-      uint8, the SentencePiece models from that byte, uint8 `is_fast`, whether
-      translations are joined as tensorflow-text's fast operation does, and
-      int32 `longest_source`, the most tokens a source may have, `num_slots`
-      and `num_hypotheses` of the search.
-
-    A LiteRT graph cannot check anything: programs that do not use
-    `LiteRTTranslator` check lengths before they call it.
-
-    Whatever the translator computes in, the file computes in float32. Use the
-    translator in no other thread while it is written.
-
-    A search for `K` > 1 hypotheses adds an axis `K` to target ids and scores,
-    and leaves `translate_text` out. The search is fixed: a translation may have
-    50 tokens more than its source, and `Sampling` draws the same for a text
-    each time.
-
-    Args:
-        translator: A `Translator`.
-        path: The file.
-        quantization: `None` for float32 weights, `"float16"`, or `"int8"`
-            (dynamic range: products are computed in integers).
-        text: Whether to write `translate_text`.
-        steps: Whether to write `encode` and `decode_step`. `LiteRTTranslator`
-            needs neither these nor `text`, and without them takes much less
-            memory: LiteRT arranges the weights of each signature for itself
-            when it loads a file.
-        overwrite: Whether to replace a file that is there.
-
-    Raises:
-        FileExistsError: If there is such a file, unless `overwrite`.
-        OSError: If no file may be written there.
-        RuntimeError: If Keras does not run on TensorFlow.
-        ValueError: If there is no such quantization, or `text` is asked for
-            with tokenizers that LiteRT cannot run, or a weight is no finite
-            number.
-    """
+    """Writes what `Translator.export_litert` describes."""
     check_choice(QUANTIZATIONS, quantization=quantization)
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(

@@ -29,43 +29,7 @@ ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 
 
 def export_saved_model(translator, path, overwrite: bool = False):
-    """Writes a SavedModel whose graph holds text processing and search.
-
-    Signatures:
-
-    - `serving_default`: `text` string `(B,)` -> `translation` string `(B,)`,
-      `score` float32 `(B,)`.
-    - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32 `(B,
-      T)`, `score` float32 `(B,)`. Rows of ids end with the end token, 3, then
-      padding, 0.
-    - `translate_compiled` and `translate_ids_compiled`: the same, compiled
-      with XLA when they are first called, and again for each of a few shapes;
-      faster from then on. TensorFlow Serving on a CPU needs
-      `--xla_cpu_compilation_enabled` for them.
-
-    A search for `K` > 1 hypotheses adds an axis `K` to each output after `B`.
-    The search is fixed: a translation may have 50 tokens more than its source,
-    and `Sampling` draws the same for a text each time. Any number of sentences
-    may come in one call: the graph sorts them by length and decodes them in
-    batches of bounded size.
-
-    A program that loads it needs tensorflow, and tensorflow-text for its
-    operations; not this library. TensorFlow Serving finds requests to warm up
-    with. What other threads print meanwhile is lost with Keras's own messages.
-
-    Args:
-        translator: A `Translator`.
-        path: The folder; TensorFlow Serving wants a number for its name.
-        overwrite: Whether to replace what is there.
-
-    Raises:
-        FileExistsError: If something is there that is not empty, unless it
-            is a SavedModel and `overwrite`.
-        OSError: If no folder may be made there.
-        RuntimeError: If Keras does not run on TensorFlow.
-        ValueError: If a weight is no finite number, or TensorFlow could not
-            read a folder of that name.
-    """
+    """Writes what `Translator.export_saved_model` describes."""
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "A SavedModel can be exported with the TensorFlow backend only. "

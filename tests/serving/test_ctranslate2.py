@@ -1,6 +1,5 @@
 """CTranslate2 says from the exported folder what the model says here."""
 
-import doctest
 import gc
 import json
 import os
@@ -14,7 +13,6 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
-from keras_transformer.serving import ctranslate2 as exporter
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [
@@ -610,8 +608,3 @@ def test_export_that_fails_leaves_the_old_one(
     with pytest.raises(type(error)):
         translator.export_ctranslate2(tmp_path / "new")
     assert contents(tmp_path) == before
-
-
-def test_examples():
-    results = doctest.testmod(exporter)
-    assert results.attempted and not results.failed
