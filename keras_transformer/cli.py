@@ -3,6 +3,7 @@
 Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
+import functools
 import itertools
 import os
 import re
@@ -227,28 +228,20 @@ def translate(
         **given(tokens_per_batch=tokens_per_batch),
     }
     if is_exported:
-        from keras_transformer.serving.litert_translator import LiteRTTranslator
-
-        with log_kept_back():
-            translator = LiteRTTranslator(folder, **of_exported)
-        encode, limit = translator.encode, translator.longest_source
+        translator, check = _load_exported(folder, of_exported)
     else:
         translator = _load(folder, dtype, is_much=not (texts or is_typed))
         set_search(translator, search_options)
-        from keras_transformer.translator import longest_source
+        from keras_transformer.translator import check_line_lengths
 
-        encode = translator.tokenizer.encode
-        limit = longest_source(translator.model)
+        check = functools.partial(check_line_lengths, translator)
         options |= {"min_length": min_length, "max_length": max_length}
-    from keras_transformer.lines import check_lengths
-    from keras_transformer.lines import chunks
-
     lines_at_once = LINES_AT_ONCE
     if texts:
-        check_lengths(texts, "the arguments", encode, limit)
+        check(texts, "the arguments")
     elif not is_typed:
         texts = _input_lines(input)
-        check_lengths(texts, input or STANDARD_INPUT, encode, limit)
+        check(texts, input or STANDARD_INPUT)
         if output:  # written when all is done: one progress bar for all
             lines_at_once = max(len(texts), 1)
     else:
@@ -262,6 +255,8 @@ def translate(
         check_prefix_lines(
             translator, texts, prefixes, max_length, target_prefixes
         )
+
+    from keras_transformer.lines import chunks
 
     def translated(chunk):
         some_texts, some_prefixes = map(list, zip(*chunk, strict=True))
@@ -680,6 +675,21 @@ def _check_line_lengths(translator, sources, source, translations, target):
     tokenizer = translator.target_tokenizer
     check_line_lengths(translator, sources, source)
     check_line_lengths(translator, translations, target, tokenizer)
+
+
+def _load_exported(file, options):
+    """Opens a LiteRT file; also gives what checks the lengths of lines."""
+    from keras_transformer.lines import check_lengths
+    from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+    with log_kept_back():
+        translator = LiteRTTranslator(file, **options)
+    check = functools.partial(
+        check_lengths,
+        encode=translator.encode,
+        limit=translator.longest_source,
+    )
+    return translator, check
 
 
 def _load(folder, dtype=None, is_much=False):

@@ -644,6 +644,7 @@ def check_prefix_lines(translator, lines, prefixes, max_length, path):
         max_length: Most tokens of a translation, or `None`.
         path: What a message calls the place that prefixes are from.
     """
+    check_limits(0, max_length)
     sources = ended(translator.tokenizer.encode(lines))
     targets = translator.target_tokenizer.encode(prefixes)
     for number, (source, target) in enumerate(

@@ -604,7 +604,7 @@ def test_full_disk_after_that_says_what_is_gone(copied, text, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(folder_module, "write_file", full)
         with pytest.raises(OSError, match=message):
-            train(copied, text, OF_ITS_OWN, overwrite=True)
+            train(copied, text, overwrite=True)
     assert not RunFolder(os.fspath(copied)).has_training()
 
 
@@ -988,8 +988,8 @@ def test_lines_must_fit_the_start_to_be_scored(
         "patience": 1,
     }
     message = (
-        "The lines of .*text.en must have less than 48 tokens to be "
-        "translated. Received: line 1 of "
+        "The lines of .*text.en must have less than 48 tokens. "
+        "Received: line 1 of "
     )
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "run", text, settings, validation=long_text)
