@@ -96,6 +96,8 @@ def test_it_is_the_muon_of_keras(dtype, options):
     )
 
 
+# JAX makes it float32, and says so.
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 @pytest.mark.parametrize("size", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("is_scheduled", [False, True])
 def test_muon_updates_whatever_floats_keras_has(floatx, size, is_scheduled):
