@@ -41,7 +41,7 @@ SEARCHES = {
         kt.BeamSearch(4, 0.6),
         {"beam_size": 4, "length_penalty": 0.6},
     ),
-    "beam 4, length penalty 0.6 of its form, `patience=1`": (
+    'beam 4, length penalty 0.6, `patience=1, length_penalty_form="power"`': (
         kt.BeamSearch(4, 0.6, patience=1, length_penalty_form="power"),
         {"beam_size": 4, "length_penalty": 0.6},
     ),

@@ -459,9 +459,8 @@ class Translator:
             text: Whether to write `translate_text`.
             steps: Whether to write `encode` and `decode_step`.
                 `LiteRTTranslator` needs neither these nor `text`, and without
-                them takes much less
-                memory: LiteRT arranges the weights of each signature for itself
-                when it loads a file.
+                them takes much less memory: LiteRT arranges the weights of each
+                signature for itself when it loads a file.
             overwrite: Whether to replace a file that is there.
 
         Raises:
@@ -482,10 +481,10 @@ class Translator:
         The same weights in float32, for `ctranslate2.Translator(folder)`, which
         quantises them with `compute_type="int8"`. `source.spm` splits text into
         the pieces that `translate_batch` takes, `target.spm` joins those that
-        it
-        returns. Add no special tokens: the configuration has the end token of
-        the source and the start token of the target. A bias forbids padding and
-        start token, and so leaves their share of the probability to the others.
+        it returns. Add no special tokens: the configuration has the end token
+        of the source and the start token of the target. A bias forbids padding
+        and start token, and so leaves their share of the probability to the
+        others.
 
         `translate_batch` searches as `GreedySearch` does with `beam_size=1,
         length_penalty=0, min_decoding_length=0`, and with another beam and

@@ -212,7 +212,6 @@ def untrained(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_CTRANSLATE2, reason="compares with CTranslate2")
 def test_says_how_often_exports_agree(untrained):
     process = benchmark(*untrained, untrained[1], script=AGREEMENT)
     assert process.returncode == 0, process.stderr[-3000:]
