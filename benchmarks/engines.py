@@ -127,11 +127,13 @@ class LiteRT(Graph):
     def prepare(self, case, num_threads=1, num_workers=1):
         from ai_edge_litert.interpreter import Interpreter
 
-        from keras_transformer.serving import litert_translator
-
-        size = litert_translator.sentences_per_batch(
-            case.batch, num_workers, case.width
+        from keras_transformer.serving.litert import hypotheses_per_batch
+        from keras_transformer.serving.litert_translator import (
+            sentences_per_batch,
         )
+
+        best = hypotheses_per_batch(self.model, self.quantization) / case.width
+        size = sentences_per_batch(case.batch, num_workers, best)
         batches = [
             sources(case)[start : start + size]
             for start in range(0, case.batch, size)

@@ -159,7 +159,7 @@ def translate(
         int | None,
         typer.Option(
             help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default, 2048 of a .tflite file."
+            "by default, those of 28 or 56 targets of a .tflite file."
         ),
     ] = None,
     num_threads: Annotated[

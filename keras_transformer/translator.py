@@ -439,7 +439,8 @@ class Translator:
           `target_model` uint8, the SentencePiece models from that byte, uint8
           `is_fast`, whether translations are joined as tensorflow-text's fast
           operation does, and int32 `longest_source`, the most tokens a source
-          may have, `num_slots` and `num_hypotheses` of the search.
+          may have, `num_slots` and `num_hypotheses` of the search, and
+          `hypotheses_per_batch`, how many are best decoded at once.
 
         A LiteRT graph cannot check anything: programs that do not use
         `LiteRTTranslator` check lengths before they call it.

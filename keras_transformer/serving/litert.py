@@ -14,6 +14,7 @@ from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
+from keras_transformer.decoding import LEAST_WIDTH
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
@@ -76,6 +77,23 @@ def converted(
     return _converted(weights, signatures, quantization)
 
 
+def hypotheses_per_batch(model, quantization: str | None = None) -> int:
+    """How many hypotheses of a model LiteRT decodes fastest, together.
+
+    Few, so that what a step computes stays in the processor's caches, and as
+    LiteRT keeps several copies of what a loop carries; but twice as many where
+    there are many floats to multiply by, which each step reads.
+
+    Args:
+        model: The `Transformer`.
+        quantization: As for `export_litert`.
+    """
+    # A multiple of the 7 rows that XNNPACK multiplies at a time with AVX-512:
+    # 8 cost as much as 14.
+    reads_much = model.hidden_dim >= LEAST_WIDTH and quantization != "int8"
+    return 56 if reads_much else 28
+
+
 class _Weights:
     """The weights of a model, in the form in which a file stores them.
 
@@ -89,10 +107,12 @@ class _Weights:
         quantization: As for `export_litert`.
 
     Attributes:
+        quantization: As for `export_litert`.
         variables: What the file must hold.
     """
 
     def __init__(self, model, quantization):
+        self.quantization = quantization
         self.variables = [weight.value for weight in model.weights]
         self._weights = model.weights
         self._tables = []  # a layer, what looks up in it, and its parts
@@ -376,6 +396,10 @@ class _LiteRTGraph:
             "longest_source": np.array([longest_source(self.model)], "int32"),
             "num_slots": np.array([search.num_slots], "int32"),
             "num_hypotheses": np.array([search.num_hypotheses], "int32"),
+            "hypotheses_per_batch": np.array(
+                [hypotheses_per_batch(self.model, self.weights.quantization)],
+                "int32",
+            ),
         }
         # What does not depend on an input could not be an output.
         return {

@@ -22,15 +22,18 @@ from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# Few, so that what a step computes stays in the processor's caches, and as
-# LiteRT keeps several copies of what a loop carries. Hypotheses of a step are a
-# multiple of the 7 rows that XNNPACK multiplies at a time with AVX-512: 8 cost
-# as much as 14.
-TOKENS_PER_BATCH = 2048
-HYPOTHESES_PER_BATCH = 28
-
 # What `export_litert` writes beside the SentencePiece models.
-FACTS = ("is_fast", "longest_source", "num_slots", "num_hypotheses")
+FACTS = (
+    "is_fast",
+    "longest_source",
+    "num_slots",
+    "num_hypotheses",
+    "hypotheses_per_batch",
+)
+
+# Tokens that a batch has room for, for each hypothesis decoded at once: of a
+# source of 23 tokens, and 50 more.
+TOKENS_PER_HYPOTHESIS = 73
 
 # What a LiteRT file begins with, after four bytes.
 IDENTIFIER = b"TFL3"
@@ -55,8 +58,9 @@ class LiteRTTranslator:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
-            room for targets. Fewer take less memory. About 28 hypotheses are
-            decoded at once, or those of one sentence.
+            room for targets; by default 73 for each of the hypotheses that
+            the file says are best decoded at once, 28 or 56. Fewer take less
+            memory.
         verbose: 0 is silent, 1 shows a progress bar, of tokens, for which rich
             must be installed.
 
@@ -107,14 +111,15 @@ class LiteRTTranslator:
             raise damaged(path, "its tokenizer is no model") from error
         facts = [int(models[name][0]) for name in FACTS]
         self.is_fast, self.longest_source = facts[:2]
-        self.num_slots, self.num_hypotheses = facts[2:]
+        self.num_slots, self.num_hypotheses = facts[2:4]
+        self.hypotheses_per_batch = facts[4]
         self._spelled = spellings(self.target) if self.is_fast else None
 
     def __call__(
         self,
         texts,
         return_scores: bool = False,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
+        tokens_per_batch: int | None = None,
         verbose: int = 0,
     ):
         rows = ended(self.encode(check_texts("texts", texts)))
@@ -129,13 +134,17 @@ class LiteRTTranslator:
             target_ids = result["target_ids"].reshape(shape)
             return batch, [*map(self._text, target_ids)], result["score"]
 
+        if tokens_per_batch is None:
+            tokens_per_batch = TOKENS_PER_HYPOTHESIS * self.hypotheses_per_batch
         lengths = [len(row) for row in rows]
         batches = batches_by_length(
             lengths,
             tokens_per_batch,
             self.num_slots,
             max_rows=sentences_per_batch(
-                sum(map(bool, rows)), self.num_workers, self.num_slots
+                sum(map(bool, rows)),
+                self.num_workers,
+                self.hypotheses_per_batch / self.num_slots,
             ),
         )
         found = in_threads(translate, batches, self.num_workers)
@@ -186,7 +195,7 @@ class LiteRTTranslator:
 
 
 def sentences_per_batch(
-    num_sentences: int, num_workers: int, num_slots: int = 1
+    num_sentences: int, num_workers: int, best: float
 ) -> int:
     """How many sentences workers should decode at once.
 
@@ -195,10 +204,10 @@ def sentences_per_batch(
     Args:
         num_sentences: Number of all sentences.
         num_workers: Number of workers that share them.
-        num_slots: Number of hypotheses of each.
+        best: About how many sentences a batch should have.
     """
     share = -(-num_sentences // num_workers)
-    num_batches = max(round(share * num_slots / HYPOTHESES_PER_BATCH), 1)
+    num_batches = max(round(share / best), 1)
     return max(-(-share // num_batches), 1)
 
 

@@ -546,20 +546,32 @@ def test_a_model_with_a_past_decodes_as_the_translator():
     python(KEEP_A_PAST)
 
 
-def test_batches_of_workers_have_about_28_hypotheses_and_equal_sizes():
+def test_batches_of_workers_are_about_the_best_and_equal_sizes():
     sizes = litert_translator.sentences_per_batch
-    assert [sizes(count, 1) for count in (0, 1, 28, 41, 42)] == [
+    assert [sizes(count, 1, 28) for count in (0, 1, 28, 41, 42)] == [
         1,
         1,
         28,
         41,
         21,
     ]
-    assert [sizes(count, 2) for count in (1, 32, 128, 1000)] == [1, 16, 32, 28]
-    assert [sizes(count, 2, num_slots=4) for count in (8, 32, 128)] == [4, 8, 8]
-    for width in (1, 3, 28, 64):
+    counts = (1, 32, 128, 1000)
+    assert [sizes(count, 2, 28) for count in counts] == [1, 16, 32, 28]
+    assert [sizes(count, 2, 7) for count in (8, 32, 128)] == [4, 8, 8]
+    for best in (28, 28 / 3, 1, 28 / 64):
         for count in range(1, 200):
-            assert width <= sizes(count, 3, width) * width <= max(42, width)
+            assert 1 <= sizes(count, 3, best) <= max(1.5 * best, 1)
+
+
+@pytest.mark.parametrize(
+    "hidden_dim, quantization, best",
+    [(256, None, 56), (256, "float16", 56), (256, "int8", 28), (255, None, 28)],
+)
+def test_wide_models_of_floats_decode_more_at_once(
+    hidden_dim, quantization, best
+):
+    model = SimpleNamespace(hidden_dim=hidden_dim)
+    assert litert.hypotheses_per_batch(model, quantization) == best
 
 
 def test_operations_stand_before_what_needs_them():
@@ -719,7 +731,7 @@ def test_a_batch_has_about_28_hypotheses(exported, asked, name, slots):
     run(["fox"] * (2 * most + 1))
     run(["fox"] * (2 * most + 1), tokens_per_batch=350)
     room = slots * (len(translators[name].tokenizer.encode("fox")) + 51)
-    assert [tokens for tokens, _ in asked] == [2048, 350]
+    assert [tokens for tokens, _ in asked] == [28 * 73, 350]
     assert asked[0][1] == [most + 1, most]
     assert max(asked[1][1]) == 350 // room
 
@@ -739,7 +751,7 @@ def test_few_texts_are_shared_among_workers(exported, asked):
             folder / "greedy.tflite", num_workers=num_workers
         )
         run(["the cat", "the dog", "", "fox", "dog", "hen"])
-        assert asked.pop() == (2048, sizes)
+        assert asked.pop() == (28 * 73, sizes)
     assert run([]) == [] and run([""]) == [""]
 
 
