@@ -18,6 +18,7 @@ import typer
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
+from keras_transformer.options import CommandWithHeadings
 from keras_transformer.options import Dtype
 from keras_transformer.options import Overwrite
 from keras_transformer.options import given
@@ -120,10 +121,15 @@ def options(
         raise typer.Exit
 
 
-app.command()(train)
+# Options under a heading of their own.
+of_exported = functools.partial(
+    typer.Option, rich_help_panel="With a .tflite file"
+)
+command = functools.partial(app.command, cls=CommandWithHeadings)
+command()(train)
 
 
-@app.command()
+@command()
 @with_search_options
 def translate(
     folder: Annotated[
@@ -164,11 +170,11 @@ def translate(
     ] = None,
     num_threads: Annotated[
         int | None,
-        typer.Option(help=".tflite: threads for a batch; 1 by default."),
+        of_exported(help="Threads that compute a batch; 1 by default."),
     ] = None,
     num_workers: Annotated[
         int | None,
-        typer.Option(help=".tflite: batches at a time; 1 by default."),
+        of_exported(help="Batches to compute at a time; 1 by default."),
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Put its score before each line.")
@@ -192,7 +198,7 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
-    of_exported = given(num_threads=num_threads, num_workers=num_workers)
+    workers = given(num_threads=num_threads, num_workers=num_workers)
     is_exported = folder.suffix == ".tflite"
     if is_exported:  # which searches in its own way
         of_folder = given(
@@ -204,7 +210,7 @@ def translate(
         )
         refuse(of_folder | search_options, "a translator's folder", folder)
     else:
-        refuse(of_exported, "a .tflite file", folder)
+        refuse(workers, "a .tflite file", folder)
     if texts and input:
         raise ValueError(
             "Give sentences or `--input`, not both. Received: "
@@ -228,7 +234,7 @@ def translate(
         **given(tokens_per_batch=tokens_per_batch),
     }
     if is_exported:
-        translator, check = _load_exported(folder, of_exported)
+        translator, check = _load_exported(folder, workers)
     else:
         translator = _load(folder, dtype, is_much=not (texts or is_typed))
         set_search(translator, search_options)
@@ -274,7 +280,7 @@ def translate(
         sys.stdout.flush()
 
 
-@app.command()
+@command()
 @with_search_options
 def evaluate(
     folder: TranslatorFolder,
@@ -333,7 +339,7 @@ def evaluate(
     print(scores.signature)
 
 
-@app.command()
+@command()
 def score(
     folder: TranslatorFolder,
     source: Annotated[Path, typer.Argument(help="Text file.")],
@@ -370,7 +376,7 @@ def score(
         print(line)
 
 
-@app.command()
+@command()
 def align(
     folder: TranslatorFolder,
     source: Annotated[Path, typer.Argument(help="Text file.")],
@@ -420,7 +426,7 @@ def align(
             print("\t".join(map(" ".join, columns)))
 
 
-@app.command()
+@command()
 @with_search_options
 def export(
     folder: TranslatorFolder,
@@ -522,7 +528,7 @@ def export(
     print(message, file=sys.stderr)
 
 
-@app.command()
+@command()
 @with_search_options
 def verify(
     folder: TranslatorFolder,

@@ -6,6 +6,7 @@ from typing import Annotated
 from typing import Literal
 
 import typer
+from typer.core import TyperCommand
 
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 
@@ -23,75 +24,95 @@ Dtype = Annotated[
 ]
 
 
+# An option under a heading of `--help`.
+of_search = functools.partial(typer.Option, rich_help_panel="Search")
+
+
+class CommandWithHeadings(TyperCommand):
+    """A command whose `--help` has options under headings, their panels."""
+
+    def format_options(self, ctx, formatter):
+        sections = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                kind = f"{parameter.param_type_name.capitalize()}s"
+                heading = parameter.rich_help_panel or kind
+                sections.setdefault(heading, []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
 def _options(
     search: Annotated[
         Literal["greedy", "beam", "sampling"] | None,
-        typer.Option(
+        of_search(
             help="Another search, with its defaults; otherwise the "
             "translator's own."
         ),
     ] = None,
     width: Annotated[
         int | None,
-        typer.Option(help="Beam: hypotheses kept; 4 with --search beam."),
+        of_search(help="Beam: hypotheses kept; 4 with --search beam."),
     ] = None,
     length_penalty: Annotated[
         float | None,
-        typer.Option(
+        of_search(
             help="Beam: more than 0 prefers longer ones; 0.6 with --search "
             "beam."
         ),
     ] = None,
     length_penalty_form: Annotated[
         Literal["gnmt", "power"] | None,
-        typer.Option(
+        of_search(
             help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
             "over length^penalty; gnmt with --search beam."
         ),
     ] = None,
     patience: Annotated[
         float | None,
-        typer.Option(
+        of_search(
             help="Beam: stops when width times this many hypotheses have "
             "ended; by default when none that goes on can win."
         ),
     ] = None,
     num_hypotheses: Annotated[
         int | None,
-        typer.Option(
+        of_search(
             help="Beam and sampling: translations of each sentence; a beam's "
             "best first."
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(help="Sampling: less than 1 favours probable tokens."),
+        of_search(help="Sampling: less than 1 favours probable tokens."),
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="Sampling: from this many most probable tokens."),
+        of_search(help="Sampling: from this many most probable tokens."),
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(
+        of_search(
             help="Sampling: from the most probable tokens that have this "
             "share of the probability."
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Sampling: another one draws otherwise.")
+        int | None, of_search(help="Sampling: another one draws otherwise.")
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        typer.Option(help="More than 1 discourages tokens used already."),
+        of_search(help="More than 1 discourages tokens used already."),
     ] = None,
     no_repeat_ngram_size: Annotated[
         int | None,
-        typer.Option(help="This many tokens in a row come only once."),
+        of_search(help="This many tokens in a row come only once."),
     ] = None,
     forbid_unknown: Annotated[
         bool | None,
-        typer.Option("--forbid-unknown", help="No unknown tokens."),
+        of_search("--forbid-unknown", help="No unknown tokens."),
     ] = None,
 ):
     """Options that are declared once, for every command that searches."""

@@ -2,6 +2,7 @@
 
 import atexit
 import dataclasses
+import functools
 import os
 import shlex
 import sys
@@ -16,6 +17,13 @@ from keras_transformer.options import Overwrite
 from keras_transformer.process import end_at_once
 from keras_transformer.process import quiet_start
 from keras_transformer.process import start_watcher
+
+# Options under headings of `--help`.
+of_model = functools.partial(typer.Option, rich_help_panel="Model")
+of_vocabulary = functools.partial(typer.Option, rich_help_panel="Vocabulary")
+of_learning = functools.partial(typer.Option, rich_help_panel="Learning")
+of_validation = functools.partial(typer.Option, rich_help_panel="Validation")
+of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 
 
 def train(
@@ -41,71 +49,71 @@ def train(
         ),
     ] = None,
     preset: Annotated[
-        Literal["tiny", "base", "big"], typer.Option(help="Size of the model.")
+        Literal["tiny", "base", "big"], of_model(help="Size of the model.")
     ] = "tiny",
     num_layers: Annotated[
         int | None,
-        typer.Option(help="Layers on each side; the preset's by default."),
+        of_model(help="Layers on each side; the preset's by default."),
     ] = None,
     num_decoder_layers: Annotated[
         int | None,
-        typer.Option(
+        of_model(
             help="Decoder layers, where they are another number: few decode "
             "faster."
         ),
     ] = None,
     num_heads: Annotated[
-        int | None, typer.Option(help="Attention heads; the preset's.")
+        int | None, of_model(help="Attention heads; the preset's.")
     ] = None,
     hidden_dim: Annotated[
-        int | None, typer.Option(help="Width of the model; the preset's.")
+        int | None, of_model(help="Width of the model; the preset's.")
     ] = None,
     intermediate_dim: Annotated[
         int | None,
-        typer.Option(help="Width of the feed-forward layers; the preset's."),
+        of_model(help="Width of the feed-forward layers; the preset's."),
     ] = None,
     activation: Annotated[
         str | None,
-        typer.Option(
+        of_model(
             help="Keras activation of the feed-forward layers, such as gelu; "
             "by default relu."
         ),
     ] = None,
     vocabulary_size: Annotated[
         int,
-        typer.Option(help="Pieces of the vocabulary that both sides share."),
+        of_vocabulary(help="Pieces of the vocabulary that both sides share."),
     ] = 8000,
     model_type: Annotated[
-        Literal["unigram", "bpe"], typer.Option(help="Kind of vocabulary.")
+        Literal["unigram", "bpe"], of_vocabulary(help="Kind of vocabulary.")
     ] = "unigram",
     character_coverage: Annotated[
         float | None,
-        typer.Option(
+        of_vocabulary(
             help="Share of the text's characters to have pieces for, such as "
             "0.9995 for Chinese or Japanese; by default all."
         ),
     ] = None,
     byte_fallback: Annotated[
         bool,
-        typer.Option(
+        of_vocabulary(
             "--byte-fallback",
             help="Spell characters without a piece in bytes, 256 pieces.",
         ),
     ] = False,
     split_digits: Annotated[
         bool,
-        typer.Option("--split-digits", help="Make each digit a piece."),
+        of_vocabulary("--split-digits", help="Make each digit a piece."),
     ] = False,
     symbols: Annotated[
         str | None,
-        typer.Option(
+        of_vocabulary(
             help="Pieces that are never split, such as names of languages: "
             '"<2de>,<2fr>".'
         ),
     ] = None,
     separate_vocabularies: Annotated[
         bool,
-        typer.Option(
+        of_vocabulary(
             "--separate-vocabularies",
             help="Learn one of each side instead, for languages that share "
             "few letters.",
@@ -113,152 +121,154 @@ def train(
     ] = False,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(
+        of_vocabulary(
             help="SentencePiece model to take rather than learn one; of the "
             "source, with the next."
         ),
     ] = None,
     target_tokenizer: Annotated[
-        Path | None, typer.Option(help="That of the target.")
+        Path | None, of_vocabulary(help="That of the target.")
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the text.")] = 20,
+    epochs: Annotated[int, of_learning(help="Passes over the text.")] = 20,
     updates: Annotated[
         int | None,
-        typer.Option(
+        of_learning(
             help="Train until there were so many updates, and the epoch has "
             "ended, in place of --epochs."
         ),
     ] = None,
     tokens_per_batch: Annotated[
-        int, typer.Option(help="Tokens of a batch on each side, with padding.")
+        int, of_learning(help="Tokens of a batch on each side, with padding.")
     ] = 4096,
     max_length: Annotated[
-        int, typer.Option(help="Longest sentence to keep, in tokens.")
+        int, of_learning(help="Longest sentence to keep, in tokens.")
     ] = 128,
     optimizer: Annotated[
         Literal["adam", "muon"],
-        typer.Option(
+        of_learning(
             help="Section 5.3's, or Muon, which learns from fewer updates: "
             "matrices with a weight decay of 0.1, the rest at half the rate."
         ),
     ] = "adam",
     learning_rate: Annotated[
         float | None,
-        typer.Option(help="Peak learning rate; by default equation 3's."),
+        of_learning(help="Peak learning rate; by default equation 3's."),
     ] = None,
     warmup_steps: Annotated[
-        int, typer.Option(help="Updates until the peak.")
+        int, of_learning(help="Updates until the peak.")
     ] = 4000,
     decay: Annotated[
         Literal["cosine"] | None,
-        typer.Option(
+        of_learning(
             help="Let the learning rate fall to 0 with the last epoch, along a "
             "cosine; by default it falls by equation 3."
         ),
     ] = None,
     dropout: Annotated[
         float | None,
-        typer.Option(
+        of_model(
             help="Share of each sublayer's output to drop; by default that of "
             "the preset or of --start-from."
         ),
     ] = None,
     attention_dropout: Annotated[
         float | None,
-        typer.Option(
+        of_model(
             help="Share of attention weights to drop; by default none, or that "
             "of --start-from."
         ),
     ] = None,
     normalize_first: Annotated[
         bool,
-        typer.Option(
+        of_model(
             "--normalize-first",
             help="Normalise before each sublayer: learns faster.",
         ),
     ] = False,
     label_smoothing: Annotated[
         float,
-        typer.Option(help="Share of each label to spread over all tokens."),
+        of_learning(help="Share of each label to spread over all tokens."),
     ] = 0.1,
     clip_norm: Annotated[
-        float, typer.Option(help="Largest norm of the gradients; 0: no limit.")
+        float, of_learning(help="Largest norm of the gradients; 0: no limit.")
     ] = 0.0,
-    accumulate: Annotated[int, typer.Option(help="Batches of one update.")] = 1,
+    accumulate: Annotated[int, of_learning(help="Batches of one update.")] = 1,
     average_last: Annotated[
         int,
-        typer.Option(
+        of_learning(
             help="Validate and save the mean of the weights of the last so "
             "many epochs; 0 for none."
         ),
     ] = 0,
     average_decay: Annotated[
         float,
-        typer.Option(
+        of_learning(
             help="The same, but an exponential moving average with this "
             "decay, such as 0.999; 0 for none."
         ),
     ] = 0.0,
     average_every: Annotated[
         int,
-        typer.Option(
+        of_learning(
             help="Updates between two weights of the mean; by default an "
             "epoch with --average-last, 1 with --average-decay."
         ),
     ] = 0,
     bleu: Annotated[
         bool,
-        typer.Option("--bleu", help="Translate and score the validation text."),
+        of_validation(
+            "--bleu", help="Translate and score the validation text."
+        ),
     ] = False,
     tokenize: Annotated[
         str | None,
-        typer.Option(
+        of_validation(
             help="How sacreBLEU splits text for --bleu, such as zh or "
             "ja-mecab; by default 13a."
         ),
     ] = None,
     monitor: Annotated[
         Literal["val_loss", "val_perplexity", "val_bleu"],
-        typer.Option(help="What --patience and --keep-best go by."),
+        of_validation(help="What --patience and --keep-best go by."),
     ] = "val_loss",
     patience: Annotated[
         int,
-        typer.Option(
+        of_validation(
             help="Stop after so many epochs without a better --monitor; 0: "
             "never."
         ),
     ] = 0,
     keep_best: Annotated[
         bool,
-        typer.Option("--keep-best", help="Keep the best epoch, not the last."),
+        of_validation("--keep-best", help="Keep the best epoch, not the last."),
     ] = False,
     save_every: Annotated[
         int,
-        typer.Option(
+        of_run(
             help="Updates between checkpoints within an epoch; 0: one at its "
             "end."
         ),
     ] = 0,
     dtype: Annotated[
-        DtypePolicy, typer.Option(help="Keras dtype policy.")
+        DtypePolicy, of_run(help="Keras dtype policy.")
     ] = "float32",
     seed: Annotated[
         int,
-        typer.Option(
+        of_run(
             help="The same seed gives the same first weights, order and "
             "dropout."
         ),
     ] = 1,
     deterministic: Annotated[
         bool,
-        typer.Option(
+        of_run(
             "--deterministic",
             help="Equal bit by bit when repeated on the same machine; slower.",
         ),
     ] = False,
     distribute: Annotated[
         Literal["mirrored", "multihost"] | None,
-        typer.Option(
+        of_run(
             help="All devices of this machine, with TensorFlow; or of several "
             "processes or machines, with KERAS_BACKEND=jax, each started with "
             "this command."

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import sacrebleu
 import tensorflow as tf
+import typer
 
 import keras_transformer as kt
 from keras_transformer import cli
@@ -169,7 +170,7 @@ def test_command_is_installed():
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "translate", "evaluate", "score", "align", "export"],
+    ["train", "translate", "evaluate", "score", "align", "export", "verify"],
 )
 def test_help_of_every_command_shows_an_example(command):
     result = run(command, "--help")
@@ -178,10 +179,32 @@ def test_help_of_every_command_shows_an_example(command):
     assert re.search(rf"Example: keras-transformer {command} ", words)
 
 
+@pytest.mark.parametrize(
+    "command, headings",
+    [
+        (
+            "train",
+            ["Model", "Vocabulary", "Learning", "Validation", "How it runs"],
+        ),
+        ("translate", ["With a .tflite file", "Search"]),
+        ("score", []),
+    ],
+)
+def test_help_has_options_under_headings(command, headings):
+    help_text = run(command, "--help").output
+    found = re.findall(r"^(\S.*):$", help_text, re.MULTILINE)
+    assert found == ["Arguments", "Options", *headings]
+    options = typer.main.get_command(cli.app).commands[command].params
+    for option in options:
+        if option.param_type_name == "option":
+            line = rf"^  (-\w, )?{option.opts[0]} "
+            assert len(re.findall(line, help_text, re.MULTILINE)) == 1
+
+
 def test_help_names_every_command():
     result = run("--help")
     assert result.code == 0
-    for command in ("train", "evaluate", "score", "align", "export"):
+    for command in ("train", "evaluate", "score", "align", "export", "verify"):
         assert re.search(rf"^.? *{command} ", result.output, re.MULTILINE)
 
 
