@@ -165,7 +165,7 @@ def translate(
         int | None,
         typer.Option(
             help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default, those of 28 or 56 targets of a .tflite file."
+            "by default, 73 for each of 14 to 56 targets of a .tflite file."
         ),
     ] = None,
     num_threads: Annotated[

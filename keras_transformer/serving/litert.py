@@ -81,17 +81,17 @@ def hypotheses_per_batch(model, quantization: str | None = None) -> int:
     """How many hypotheses of a model LiteRT decodes fastest, together.
 
     Few, so that what a step computes stays in the processor's caches, and as
-    LiteRT keeps several copies of what a loop carries; but twice as many where
-    there are many floats to multiply by, which each step reads.
+    LiteRT keeps several copies of what a loop carries; but the more, the larger
+    the weights that each step reads.
 
     Args:
         model: The `Transformer`.
         quantization: As for `export_litert`.
     """
-    # A multiple of the 7 rows that XNNPACK multiplies at a time with AVX-512:
-    # 8 cost as much as 14.
-    reads_much = model.hidden_dim >= LEAST_WIDTH and quantization != "int8"
-    return 56 if reads_much else 28
+    # Multiples of the 7 rows that XNNPACK multiplies at a time with AVX-512: 8
+    # cost as much as 14.
+    best = 56 if model.hidden_dim >= LEAST_WIDTH else 28
+    return best // 2 if quantization == "int8" else best
 
 
 class _Weights:

@@ -59,7 +59,7 @@ class LiteRTTranslator:
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
             room for targets; by default 73 for each of the hypotheses that
-            the file says are best decoded at once, 28 or 56. Fewer take less
+            the file says are best decoded at once, 14 to 56. Fewer take less
             memory.
         verbose: 0 is silent, 1 shows a progress bar, of tokens, for which rich
             must be installed.

@@ -565,9 +565,15 @@ def test_batches_of_workers_are_about_the_best_and_equal_sizes():
 
 @pytest.mark.parametrize(
     "hidden_dim, quantization, best",
-    [(256, None, 56), (256, "float16", 56), (256, "int8", 28), (255, None, 28)],
+    [
+        (256, None, 56),
+        (256, "float16", 56),
+        (256, "int8", 28),
+        (255, None, 28),
+        (255, "int8", 14),
+    ],
 )
-def test_wide_models_of_floats_decode_more_at_once(
+def test_models_of_larger_weights_decode_more_at_once(
     hidden_dim, quantization, best
 ):
     model = SimpleNamespace(hidden_dim=hidden_dim)
