@@ -1,4 +1,4 @@
-"""The README's Python snippets run, and links of all documents lead on."""
+"""Python snippets of the documents run, and links of all of them lead on."""
 
 import pathlib
 import re
@@ -9,6 +9,13 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# In this order, as those in docs/ use what the README makes.
+WITH_SNIPPETS = (
+    "README.md",
+    "docs/translating.md",
+    "docs/training.md",
+    "docs/serving.md",
+)
 DOCUMENTS = [
     path
     for path in sorted(ROOT.glob("**/*.md"))
@@ -17,20 +24,24 @@ DOCUMENTS = [
 
 
 @pytest.mark.slow
-def test_snippets_of_the_readme_do_what_it_says(tmp_path):
-    seed = "import keras; keras.utils.set_random_seed(1)"
-    snippets = SNIPPET.findall((ROOT / "README.md").read_text("utf-8"))
-    assert len(snippets) >= 3
+def test_snippets_do_what_the_documents_say(tmp_path):
+    snippets = ["import keras; keras.utils.set_random_seed(1)"]
+    for name in WITH_SNIPPETS:
+        found = SNIPPET.findall((ROOT / name).read_text("utf-8"))
+        assert len(found) >= 2
+        snippets += found
     result = subprocess.run(
-        [sys.executable, "-c", "\n".join([seed, *snippets])],
+        [sys.executable, "-c", "\n".join(snippets)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    # By the model, and by its int8 file; of a beam; three of three the same.
-    assert result.stdout.count("\n['fünf vier drei zwei eins']\n") == 2
+    # By the model, and by its two int8 files; of a beam; by CTranslate2; three
+    # of three the same.
+    assert result.stdout.count("\n['fünf vier drei zwei eins']\n") == 3
     assert "\n[['fünf vier drei zwei eins', " in result.stdout
+    assert "\nfünf vier drei zwei eins\n" in result.stdout
     assert "\n3 True " in result.stdout
 
 
