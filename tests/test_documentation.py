@@ -46,6 +46,22 @@ def test_snippets_do_what_the_documents_say(tmp_path):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=str)
-def test_links_to_files_exist(path):
-    for target in re.findall(r"\]\((?!http)([^)#]+)", path.read_text("utf-8")):
+def test_links_lead_to_files_and_headings(path):
+    text = path.read_text("utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text)
+    for target, heading in links:
+        file = path.parent / target if target else path
+        assert file.exists(), target
+        if heading:
+            assert heading in headings(file.read_text("utf-8")), heading
+    for target in re.findall(r'<img src="([^"]+)"', text):
         assert (path.parent / target).exists(), target
+
+
+def headings(text):
+    """The names by which GitHub links to the headings of a document."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
