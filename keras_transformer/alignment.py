@@ -56,15 +56,9 @@ class Alignment(NamedTuple):
                 "A picture needs a source with tokens. Received: an alignment "
                 f"of {self.source_pieces} and {self.target_pieces}."
             )
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise ImportError(
-                "A picture needs matplotlib, which is not installed. "
-                "`pip install '.[plot]'`, in a checkout of this library, "
-                "installs it."
-            ) from error
-        path = os.fspath(path)
+        ending = check_picture(path)
+        from matplotlib.figure import Figure
+
         height, width = self.weights.shape
         figure = Figure(figsize=(width / 2 + 2, height / 2 + 2))  # inches
         axes = figure.add_subplot()
@@ -74,11 +68,34 @@ class Alignment(NamedTuple):
         axes.set_yticks(range(height), _shown(self.target_pieces))
         axes.set_xlabel("where each piece of the translation looked")
         picture = io.BytesIO()
-        ending = os.path.splitext(path)[1].removeprefix(".")
-        figure.savefig(
-            picture, format=ending or "png", dpi=120, bbox_inches="tight"
-        )
+        figure.savefig(picture, format=ending, dpi=120, bbox_inches="tight")
         write_file(path, picture.getvalue())
+
+
+def check_picture(path) -> str:
+    """Returns the format of a picture, which its ending says.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+        ValueError: If matplotlib cannot write that format.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "A picture needs matplotlib, which is not installed. "
+            "`pip install '.[plot]'`, in a checkout of this library, "
+            "installs it."
+        ) from error
+    path = os.fspath(path)
+    ending = os.path.splitext(path)[1].removeprefix(".").lower() or "png"
+    formats = Figure().canvas.get_supported_filetypes()
+    if ending not in formats:
+        raise ValueError(
+            f"A picture must end in one of {', '.join(sorted(formats))}. "
+            f"Received: {path!r}."
+        )
+    return ending
 
 
 def _shown(pieces):

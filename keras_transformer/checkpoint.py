@@ -234,14 +234,14 @@ class Checkpoint:
                 os.replace(path, f"{path}.damaged")
                 print(
                     f"The checkpoint {path} is damaged ({error}) and left "
-                    "aside; the one before it is used.",
+                    "aside, as .damaged; the one before it is used.",
                     file=sys.stderr,
                 )
             return checkpoint
         if damaged:
             raise ValueError(
-                f"All checkpoints in {folder} are damaged. Remove them to "
-                "start anew."
+                f"All checkpoints must not be damaged. Received: {folder} with "
+                f"{len(damaged)} that are."
             )
         return cls()
 

@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -86,7 +87,7 @@ def main():
         tensorflow = sys.modules.get("tensorflow")
         if not tensorflow or not isinstance(error, tensorflow.errors.OpError):
             raise
-        _end_with(_reason(error.message))
+        _end_with(_reason(error.message) or type(error).__name__)
 
 
 def _reason(message):
@@ -165,7 +166,7 @@ def translate(
         int | None,
         typer.Option(
             help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default, 73 for each of 14 to 56 targets of a .tflite file."
+            "by default, 111 for each of 14 to 56 targets of a .tflite file."
         ),
     ] = None,
     num_threads: Annotated[
@@ -199,7 +200,8 @@ def translate(
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
     workers = given(num_threads=num_threads, num_workers=num_workers)
-    is_exported = folder.suffix == ".tflite"
+    is_file = folder.suffix == ".tflite" and not folder.is_dir()
+    is_exported = is_file or folder.is_file()
     if is_exported:  # which searches in its own way
         of_folder = given(
             min_length=min_length or None,
@@ -307,7 +309,7 @@ def evaluate(
 ):
     """Translate a test set and score it with sacreBLEU.
 
-    Prints BLEU, chrF and the signature to quote beside them.
+    Prints BLEU, with the signature to quote beside it, and chrF.
 
     \b
     Example:
@@ -407,10 +409,18 @@ def align(
       keras-transformer align runs/en-de test.en test.de --picture links.png
     """  # noqa: D301
     if picture:
+        from keras_transformer.alignment import check_picture
+
+        check_picture(picture)
         check_file_to_write(picture, overwrite)
     elif overwrite:
         refuse(["overwrite"], "`--picture`", "none")
     sources, translations = _read_pairs(source, target)
+    if picture and not sources[0].strip():
+        raise ValueError(
+            "`--picture` draws the first pair, which must have text. Received: "
+            f"{source}, line 1 empty."
+        )
     translator = _load(folder, dtype)
     _check_line_lengths(translator, sources, source, translations, target)
     for start in range(0, len(sources), LINES_AT_ONCE):
@@ -516,7 +526,7 @@ def export(
             message = (
                 f"LiteRT file {output}. Load it with "
                 "keras_transformer.LiteRTTranslator, or `keras-transformer "
-                f"translate {output}`."
+                f"translate {shlex.quote(str(output))}`."
             )
         else:
             translator.export_saved_model(output, overwrite=overwrite)

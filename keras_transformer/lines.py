@@ -44,7 +44,7 @@ def read_stream(stream, name: str) -> Iterator[str]:
     """
     for number, line in enumerate(stream, start=1):
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             advice = "Convert it, for example with `iconv -f latin1 -t utf-8`."
             for start, way_out in OTHER_STARTS.items():
@@ -55,6 +55,8 @@ def read_stream(stream, name: str) -> Iterator[str]:
                 f"{error.start + 1} is 0x{error.object[error.start]:02x}. "
                 f"{advice}"
             ) from None
+        if number == 1:
+            text = text.removeprefix("\ufeff")  # a byte order mark
         yield text.rstrip("\r\n")
 
 

@@ -37,7 +37,9 @@ class CommandWithHeadings(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 kind = f"{parameter.param_type_name.capitalize()}s"
-                heading = parameter.rich_help_panel or kind
+                # `--help` itself may have none, by the version of typer.
+                panel = getattr(parameter, "rich_help_panel", None)
+                heading = panel or kind
                 sections.setdefault(heading, []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):

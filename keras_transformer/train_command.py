@@ -39,7 +39,10 @@ def train(
     ],
     validation: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(help="Two files like SOURCE and TARGET, to watch."),
+        typer.Option(
+            metavar="<source target>",
+            help="Two files like the arguments, to watch.",
+        ),
     ] = None,
     start_from: Annotated[
         Path | None,

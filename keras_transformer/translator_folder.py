@@ -24,10 +24,8 @@ DESCRIPTION = "translator.json"
 FORMAT = 1
 ROLES = ("weights", "tokenizer", "target_tokenizer")
 # What a save writes, and what a killed one leaves unfinished.
-WRITTEN = re.compile(
-    r"\.?((model|tokenizer|source|target)-[0-9a-f]{8}\.(safetensors|model)"
-    r"|translator\.json)(\.\w{8})?"
-)
+FILE = r"(model|tokenizer|source|target)-[0-9a-f]{16}\.(safetensors|model)"
+WRITTEN = re.compile(rf"{FILE}|\.({FILE}|translator\.json)\.[0-9a-f]{{8}}")
 
 
 def write_folder(path, weights, tokenizers, description, overwrite):
@@ -45,7 +43,7 @@ def write_folder(path, weights, tokenizers, description, overwrite):
         FileExistsError: If the folder is not empty, unless `overwrite`.
     """
     check_absent(path, overwrite)
-    version = secrets.token_hex(4)
+    version = secrets.token_hex(8)  # so long that nobody else's file has one
     names = {
         "weights": f"model-{version}.safetensors",
         "tokenizer": f"source-{version}.model",
@@ -85,8 +83,7 @@ def write_folder(path, weights, tokenizers, description, overwrite):
             [
                 name
                 for name in os.listdir(path)
-                if WRITTEN.fullmatch(name)
-                and name not in (*contents, DESCRIPTION)
+                if WRITTEN.fullmatch(name) and name not in contents
             ],
         )
 

@@ -201,6 +201,30 @@ def test_help_has_options_under_headings(command, headings):
             assert len(re.findall(line, help_text, re.MULTILINE)) == 1
 
 
+def test_options_without_a_panel_have_a_heading(monkeypatch):
+    """As `--help` itself in some versions of typer."""
+    command = typer.main.get_command(cli.app).commands["score"]
+    parameters = [
+        types.SimpleNamespace(
+            param_type_name="option",
+            get_help_record=lambda context: ("--help", "Show this."),
+        )
+    ]
+    monkeypatch.setattr(command, "get_params", lambda context: parameters)
+    sections = []
+
+    class Formatter:
+        def section(self, heading):
+            sections.append(heading)
+            return contextlib.nullcontext()
+
+        def write_dl(self, records):
+            sections.append(records)
+
+    command.format_options(None, Formatter())
+    assert sections == ["Options", [("--help", "Show this.")]]
+
+
 def test_help_names_every_command():
     result = run("--help")
     assert result.code == 0
@@ -956,6 +980,26 @@ def test_given_translations_are_scored(trained):
     np.testing.assert_allclose(others, totals, rtol=0.05, atol=0.5)
 
 
+def test_a_picture_that_cannot_be_drawn_is_refused_first(trained, tmp_path):
+    empty = tmp_path / "empty.en"
+    empty.write_text(" \n")
+    cases = [
+        (
+            empty,
+            "links.png",
+            r"`--picture` draws the first pair, .*line 1 em.*",
+        ),
+        (trained.source, "links.xyz", "A picture must end in one of .*xyz.*"),
+    ]
+    for source, name, message in cases:
+        files = (source, empty if source == empty else trained.target)
+        result = run(
+            "align", tmp_path / "no", *files, "--picture", tmp_path / name
+        )
+        assert_is_one_line(result, message)
+        assert not (tmp_path / name).exists()
+
+
 def test_given_translations_are_aligned(trained, tmp_path):
     files = (trained.source, trained.target)
     picture = tmp_path / "links.png"
@@ -1269,6 +1313,16 @@ def test_export_refuses_options_of_another_format(
 def test_what_an_exported_file_cannot_do_is_refused(tmp_path, options, message):
     file = tmp_path / "missing.tflite"
     assert_is_one_line(run("translate", file, "a cat", *options), message)
+
+
+def test_what_is_a_file_is_an_exported_one(trained, tmp_path):
+    file = tmp_path / "exported.lite"
+    file.write_bytes(b"no model")
+    result = run("translate", file, "a cat")
+    assert_is_one_line(result, "The file must be a LiteRT model. .*lite.*")
+    shutil.copytree(trained.folder, tmp_path / "folder.tflite")
+    result = run("translate", tmp_path / "folder.tflite", "a cat")
+    assert result.code == 0, result.errors
 
 
 def test_threads_are_for_an_exported_file(trained):

@@ -81,9 +81,9 @@ def test_what_is_not_utf8_names_file_line_and_byte(write):
         list(read_lines(path))
 
 
-def test_byte_is_counted_after_a_byte_order_mark_too(write):
+def test_byte_is_counted_with_a_byte_order_mark(write):
     path = write("\ufeffKä".encode() + b"\xe4se\n")
-    with pytest.raises(ValueError, match=r"line 1, byte \d+ is 0xe4\."):
+    with pytest.raises(ValueError, match=r"line 1, byte 7 is 0xe4\."):
         list(read_lines(path))
 
 

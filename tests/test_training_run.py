@@ -358,7 +358,10 @@ def test_without_any_whole_checkpoint_training_does_not_start_anew(
     for path in (copied / "training/checkpoints").iterdir():
         path.write_bytes(b"")
     for _ in range(2):  # nor when it is tried again
-        with pytest.raises(ValueError, match="All checkpoints in .* damaged"):
+        with pytest.raises(
+            ValueError,
+            match="checkpoints must not be damaged. .*2 that are. Pass `--over",
+        ):
             train(copied, text, trained.settings)
 
 
@@ -395,7 +398,7 @@ def test_checkpoint_of_another_size_names_the_first_weight(
         train(copied, text, trained.settings)
 
 
-def test_a_number_of_updates_is_as_many_epochs(text, tmp_path):
+def test_a_number_of_updates_is_as_many_epochs(text, tmp_path, capsys):
     folder = tmp_path / "run"
     settings = {"epochs": None, "accumulate": 2}
     run = train(folder, text, {**settings, "updates": 1})
@@ -403,6 +406,10 @@ def test_a_number_of_updates_is_as_many_epochs(text, tmp_path):
     updates = run.num_batches // 2 + 1  # one more than an epoch has
     run = train(folder, text, {**settings, "updates": updates})
     assert len(losses(folder)) == run.num_epochs == 2
+    said = (
+        f"\n{run.num_batches} updates in 2 epochs of {run.num_batches} batches"
+    )
+    assert said in capsys.readouterr().err
     optimizer = run.translator.model.optimizer
     assert int(optimizer.iterations) == run.num_batches
 

@@ -595,7 +595,7 @@ def test_alignments_are_drawn(tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     alignment.draw(tmp_path / "a.svg")
     assert b"<svg" in (tmp_path / "a.svg").read_bytes()
-    with pytest.raises(ValueError, match="'txt' is not supported"):
+    with pytest.raises(ValueError, match="must end in one of .*a.txt"):
         alignment.draw(tmp_path / "a.txt")
     with pytest.raises(ValueError, match="needs a source with tokens"):
         Alignment([], ["</s>"], weights[:1, :0]).draw(tmp_path / "b.png")
@@ -898,7 +898,9 @@ def test_saved_twice_is_the_same_translator(translator, saved, tmp_path):
 
 
 def test_folder_holds_weights_tokenizer_and_description(saved):
-    files = sorted(re.sub("[0-9a-f]{8}", "*", name) for name in contents(saved))
+    files = sorted(
+        re.sub("[0-9a-f]{16}", "*", name) for name in contents(saved)
+    )
     assert files == [
         "model-*.safetensors",
         "tokenizer-*.model",
@@ -907,6 +909,23 @@ def test_folder_holds_weights_tokenizer_and_description(saved):
     description = json.loads((saved / "translator.json").read_text())
     assert description["format"] == 1
     assert description["keras_transformer"] == kt.__version__
+
+
+def test_saving_again_leaves_files_of_the_user(translator, tmp_path):
+    translator.save(tmp_path)
+    theirs = {
+        "translator.json.original",
+        "model-20240131.safetensors",
+        ".source-notes.model.12345678",
+    }
+    for name in theirs:
+        (tmp_path / name).write_text("precious")
+    unfinished = tmp_path / ".translator.json.0123abcd"
+    unfinished.write_text("{")
+    translator.save(tmp_path, overwrite=True)
+    assert theirs < set(os.listdir(tmp_path))
+    assert not unfinished.exists()
+    assert len(os.listdir(tmp_path)) == len(theirs) + 3
 
 
 def test_folder_holds_no_training_state(tokenizer, tmp_path):
@@ -1063,10 +1082,10 @@ def test_a_first_save_that_fails_can_be_tried_again(
 def test_overwrite_removes_what_a_killed_save_left(translator, saved):
     expected = len(contents(saved))
     for name in (
-        "model-0123abcd.safetensors",
-        ".model-4567cdef.safetensors.x1y2z3_q",
-        "tokenizer-0123abcd.model",
-        ".translator.json.x1y2z3_q",
+        "model-0123abcd4567cdef.safetensors",
+        ".model-4567cdef0123abcd.safetensors.89abcdef",
+        "tokenizer-0123abcd4567cdef.model",
+        ".translator.json.89abcdef",
     ):
         (saved / name).write_bytes(b"half")
     translator.save(saved, overwrite=True)

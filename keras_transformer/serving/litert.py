@@ -14,7 +14,6 @@ from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
-from keras_transformer.decoding import LEAST_WIDTH
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
@@ -25,6 +24,9 @@ from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
 
 QUANTIZATIONS = (None, "float16", "int8")
+
+# `hidden_dim` from which on a step reads much.
+WIDE = 256
 
 # How the operations of tensorflow-text are called.
 TEXT = "TFText>"
@@ -90,7 +92,7 @@ def hypotheses_per_batch(model, quantization: str | None = None) -> int:
     """
     # Multiples of the 7 rows that XNNPACK multiplies at a time with AVX-512: 8
     # cost as much as 14.
-    best = 56 if model.hidden_dim >= LEAST_WIDTH else 28
+    best = 56 if model.hidden_dim >= WIDE else 28
     return best // 2 if quantization == "int8" else best
 
 

@@ -31,9 +31,10 @@ FACTS = (
     "hypotheses_per_batch",
 )
 
-# Tokens that a batch has room for, for each hypothesis decoded at once: of a
-# source of 23 tokens, and 50 more.
-TOKENS_PER_HYPOTHESIS = 73
+# Tokens that a batch has room for, for each of the hypotheses that are best
+# decoded at once: those of sources of 24 tokens with 50 more, and half as many
+# again, the most that `sentences_per_batch` makes.
+TOKENS_PER_HYPOTHESIS = 111
 
 # What a LiteRT file begins with, after four bytes.
 IDENTIFIER = b"TFL3"
@@ -58,7 +59,7 @@ class LiteRTTranslator:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens to decode at once, with padding and the
-            room for targets; by default 73 for each of the hypotheses that
+            room for targets; by default 111 for each of the hypotheses that
             the file says are best decoded at once, 14 to 56. Fewer take less
             memory.
         verbose: 0 is silent, 1 shows a progress bar, of tokens, for which rich

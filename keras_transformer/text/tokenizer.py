@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import io
 import operator
-import os
 import random
 import re
 
@@ -46,6 +45,10 @@ LEAST_COVERAGE = 0.98
 
 # A vocabulary learned from more lines hardly differs, and costs memory.
 MAX_TRAINING_LINES = 2_000_000
+
+# SentencePiece's default. It decides the order of sums, and so the last digits
+# of a unigram's scores: those are the same on every machine.
+NUM_THREADS = 16
 
 
 class Tokenizer:
@@ -187,7 +190,7 @@ class Tokenizer:
                 eos_id=END_TOKEN_ID,
                 # In bytes; it would leave longer ones out, and not say so.
                 max_sentence_length=2**30,
-                num_threads=os.cpu_count(),
+                num_threads=NUM_THREADS,
                 minloglevel=2,
             )
         except RuntimeError as error:

@@ -448,6 +448,13 @@ class TrainingRun(TrainingOptions):
         """Says what is trained on, and where it is too short to learn much."""
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
         updates = self._num_updates()
+        if self.updates is not None:
+            epochs = f"{self.num_epochs:,} epoch{'s'[: self.num_epochs > 1]}"
+            print(
+                f"{updates:,} updates in {epochs} of {self.num_batches:,} "
+                "batches.",
+                file=sys.stderr,
+            )
         if updates < self.warmup_steps:
             print(
                 f"Training ends after {updates:,} updates, before the learning "
@@ -468,7 +475,12 @@ class TrainingRun(TrainingOptions):
 
         def read():
             nonlocal newest
-            newest = Checkpoint.newest(self.folder.path("checkpoints"))
+            try:
+                newest = Checkpoint.newest(self.folder.path("checkpoints"))
+            except ValueError as error:
+                raise ValueError(
+                    f"{error} Pass `--overwrite` to start anew."
+                ) from error
             # A process that is killed while it writes the first leaves one.
             if not newest.tensors and self.folder.epochs_logged() > 1:
                 raise ValueError(

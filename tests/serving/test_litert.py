@@ -563,6 +563,21 @@ def test_batches_of_workers_are_about_the_best_and_equal_sizes():
             assert 1 <= sizes(count, 3, best) <= max(1.5 * best, 1)
 
 
+@pytest.mark.parametrize("best", [14, 28, 56])
+@pytest.mark.parametrize("width", [1, 4])
+def test_usual_sources_are_in_batches_of_equal_sizes(best, width):
+    for count in range(1, 300):
+        size = litert_translator.sentences_per_batch(count, 2, best / width)
+        batches = batches_by_length(
+            [24] * count,
+            litert_translator.TOKENS_PER_HYPOTHESIS * best,
+            width,
+            max_rows=size,
+        )
+        sizes = [len(batch) for batch in batches]
+        assert set(sizes[:-1]) <= {size}
+
+
 @pytest.mark.parametrize(
     "hidden_dim, quantization, best",
     [
@@ -737,7 +752,7 @@ def test_a_batch_has_about_28_hypotheses(exported, asked, name, slots):
     run(["fox"] * (2 * most + 1))
     run(["fox"] * (2 * most + 1), tokens_per_batch=350)
     room = slots * (len(translators[name].tokenizer.encode("fox")) + 51)
-    assert [tokens for tokens, _ in asked] == [28 * 73, 350]
+    assert [tokens for tokens, _ in asked] == [28 * 111, 350]
     assert asked[0][1] == [most + 1, most]
     assert max(asked[1][1]) == 350 // room
 
@@ -757,7 +772,7 @@ def test_few_texts_are_shared_among_workers(exported, asked):
             folder / "greedy.tflite", num_workers=num_workers
         )
         run(["the cat", "the dog", "", "fox", "dog", "hen"])
-        assert asked.pop() == (28 * 73, sizes)
+        assert asked.pop() == (28 * 111, sizes)
     assert run([]) == [] and run([""]) == [""]
 
 
