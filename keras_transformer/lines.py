@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from keras_transformer.checks import check_file
+from keras_transformer.pieces import check_encodable
 
 # In a short list of strings one file is enough to tell paths from text; of a
 # long one, which is text in most cases, only so many are looked at.
@@ -71,7 +72,7 @@ def lines_of(files_or_lines) -> Iterator[str]:
     Raises:
         FileNotFoundError: If a path is no file.
         TypeError: If something else than paths and strings is found.
-        ValueError: If a file is not UTF-8.
+        ValueError: If a file is not UTF-8, or a string has no encoding.
     """
     if isinstance(files_or_lines, (str, os.PathLike)):
         yield from read_lines(files_or_lines)
@@ -86,12 +87,13 @@ def lines_of(files_or_lines) -> Iterator[str]:
         for path in files_or_lines:
             yield from read_lines(path)
         return
-    for line in files_or_lines:
+    for number, line in enumerate(files_or_lines, start=1):
         if not isinstance(line, str):
             raise TypeError(
                 f"Lines must be strings. Received: {line!r} of type "
                 f"{type(line).__name__}."
             )
+        check_encodable(line, f"line {number}")
         yield line
 
 

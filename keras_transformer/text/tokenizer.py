@@ -23,7 +23,6 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.lines import lines_of
 from keras_transformer.lines import name_of
-from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
@@ -466,7 +465,6 @@ def _sampled(lines, most):
     kept = []
     count = 0
     for count, line in enumerate(lines, 1):
-        check_encodable(line, f"line {count}")
         if count <= most:
             kept.append(line)
         elif (place := generator.randrange(count)) < most:

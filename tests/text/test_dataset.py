@@ -566,6 +566,14 @@ def test_no_pair_left_says_why(make, source, target, report):
         make(source, target)
 
 
+def test_text_without_an_encoding_is_named_by_its_line(make, monkeypatch):
+    monkeypatch.setattr(dataset_module, "CHUNK_LINES", 2)
+    source = ["a cat", "a dog", "a hen", "a \udc80"]
+    message = r"Received: line 4 with '\udc80' at 2"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make(source, ["eine Katze"] * 4)
+
+
 def test_transformer_fits_for_an_epoch(make, tokenizer, english, german):
     model = kt.Transformer(
         tokenizer.vocabulary_size,
