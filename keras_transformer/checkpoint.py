@@ -240,8 +240,8 @@ class Checkpoint:
             return checkpoint
         if damaged:
             raise ValueError(
-                f"All checkpoints must not be damaged. Received: {folder} with "
-                f"{len(damaged)} that are."
+                f"One checkpoint at least must be whole. Received: {folder}, "
+                f"where all {len(damaged)} are damaged."
             )
         return cls()
 

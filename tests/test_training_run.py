@@ -360,7 +360,7 @@ def test_without_any_whole_checkpoint_training_does_not_start_anew(
     for _ in range(2):  # nor when it is tried again
         with pytest.raises(
             ValueError,
-            match="checkpoints must not be damaged. .*2 that are. Pass `--over",
+            match="must be whole. .* all 2 are damaged. Pass `--overwrite` to",
         ):
             train(copied, text, trained.settings)
 
