@@ -766,27 +766,35 @@ def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     assert (kept["monitor"], kept["tokenize"]) == ("val_bleu", "zh")
 
 
-def test_a_file_may_be_named_in_another_way_or_moved(tmp_path, monkeypatch):
-    folder = RunFolder(os.fspath(tmp_path / "run"))
+def test_a_file_may_be_named_in_another_way_or_moved(
+    trained, tmp_path, monkeypatch
+):
     path = tmp_path / "run/training"
     path.mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    folder = RunFolder(os.fspath(tmp_path / "run"))
+    translator = kt.Translator.load(trained.folder)
 
-    def check(begun, now):
-        settings = {"tokenizer": begun, "epochs": 1}
-        content = {"settings": settings, "data": {}}
-        (path / "settings.json").write_text(json.dumps(content))
+    def check(begun, now, going_on_in=tmp_path):
+        settings = {"start_from": None, "tokenizer": begun, "epochs": 1}
+        monkeypatch.chdir(tmp_path)
+        folder.begin(settings, {}, translator)
+        monkeypatch.chdir(going_on_in)
         folder.check_same({**settings, "tokenizer": now}, {})
 
-    monkeypatch.chdir(tmp_path)
     for name in ("x.model", f"{tmp_path}/x.model", "./x.model"):
         check("x.model", name)
         check(name, "x.model")
     check(None, None)
-    monkeypatch.chdir(path)
-    check("x.model", "x.model")  # both have been moved
+    check("x.model", "x.model", elsewhere)  # all of it has been moved
+    check("x.model", "../x.model", elsewhere)
+    check("x.model", f"{tmp_path}/x.model", elsewhere)
     for begun, now in (("x", "y"), ("x", None), (None, "x")):
         with pytest.raises(ValueError, match="`tokenizer` must be what"):
             check(begun, now)
+    with pytest.raises(ValueError, match="`tokenizer` must be what"):
+        check("x", "./x", elsewhere)
 
 
 def test_where_nothing_can_be_written_no_text_is_read(

@@ -131,6 +131,7 @@ class RunFolder:
                 begun = json.load(file)
             old_settings = dict(begun["settings"])
             old_data = dict(begun["data"])
+            old_places = dict(begun["places"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is damaged, or of another version: {error!r}. Pass "
@@ -138,7 +139,10 @@ class RunFolder:
             ) from None
         advice = "Pass `--overwrite` to start anew."
         for name, value in settings.items():
-            if not _is_same(name, old_settings.get(name), value):
+            is_same = old_settings.get(name) == value
+            if not is_same and name in old_places and value:
+                is_same = old_places[name] == os.path.realpath(value)
+            if not is_same:
                 raise ValueError(
                     f"`{name}` must be what training in {self.output} began "
                     f"with, {old_settings.get(name)}. Received: {name}="
@@ -187,6 +191,12 @@ class RunFolder:
         begun = {
             "keras_transformer": __version__,
             "settings": settings,
+            # As they were from the folder where training began.
+            "places": {
+                name: os.path.realpath(settings[name])
+                for name in PLACES
+                if settings.get(name)
+            },
             "data": data,
         }
         self._write(begun)
@@ -225,12 +235,3 @@ def fingerprint(path: str) -> str:
     """What tells a file from one of other content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _is_same(name, begun, value) -> bool:
-    """Whether a setting is what training began with, or the same place."""
-    if name in PLACES and begun and value:
-        return begun == value or os.path.realpath(begun) == os.path.realpath(
-            value
-        )
-    return begun == value
