@@ -1104,6 +1104,10 @@ def test_lengths_that_no_text_has(trained, name):
     [
         (MemoryError(), "MemoryError"),
         (
+            tf.errors.ResourceExhaustedError(None, None, ""),
+            "ResourceExhaustedError",
+        ),
+        (
             tf.errors.ResourceExhaustedError(None, None, "OOM when\n  at x"),
             "OOM when",
         ),
