@@ -132,12 +132,24 @@ def train(
     target_tokenizer: Annotated[
         Path | None, of_vocabulary(help="That of the target.")
     ] = None,
-    epochs: Annotated[int, of_learning(help="Passes over the text.")] = 20,
+    epochs: Annotated[
+        int,
+        of_learning(
+            help="Passes over the text, or what --updates-per-epoch makes one."
+        ),
+    ] = 20,
     updates: Annotated[
         int | None,
         of_learning(
             help="Train until there were so many updates, and the epoch has "
             "ended, in place of --epochs."
+        ),
+    ] = None,
+    updates_per_epoch: Annotated[
+        int | None,
+        of_learning(
+            help="Updates after which an epoch ends, to validate and save "
+            "large text more often, or small text less; by default one pass."
         ),
     ] = None,
     tokens_per_batch: Annotated[

@@ -622,12 +622,16 @@ def test_the_parts_of_a_batch_are_the_batch(text):
     corpus = read_corpus(
         *text, tokenizer, tokens_per_batch=40, max_length=32, verbose=0
     )
-    parts = [
-        dataclasses.replace(corpus, num_devices=4, num_parts=2, part=part)
-        for part in (0, 1)
+    whole_and_parts = [
+        corpus,
+        *(
+            dataclasses.replace(corpus, num_devices=4, num_parts=2, part=part)
+            for part in (0, 1)
+        ),
     ]
     for (inputs, labels, weights), *halves in zip(
-        corpus.epoch(1, 0), *(part.epoch(1, 0) for part in parts), strict=True
+        *(each.stretch(1, 0, corpus.num_batches()) for each in whole_and_parts),
+        strict=True,
     ):
         for (inputs_of_part, labels_of_part, _), part in zip(
             halves, (0, 1), strict=True

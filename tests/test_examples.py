@@ -388,6 +388,7 @@ def test_wmt14_trains_for_the_updates_of_the_paper(wmt14, tmp_path, commands):
     assert command == again  # which goes on
     settings = dict(itertools.pairwise(command))
     assert settings["--updates"] == 300_000
+    assert 300_000 % settings["--updates-per-epoch"] == 0
     assert settings["--tokens-per-batch"] == 6_250
     assert settings["--average-last"] == 20
     assert settings["--preset"] == "big"

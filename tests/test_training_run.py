@@ -414,6 +414,28 @@ def test_a_number_of_updates_is_as_many_epochs(text, tmp_path, capsys):
     assert int(optimizer.iterations) == run.num_batches
 
 
+def test_an_epoch_may_end_anywhere_in_the_text(trained, text, tmp_path):
+    """What is learned is the same; an update has a batch of the next pass."""
+    updates = 2 * trained.num_batches
+    per_epoch = next(n for n in (4, 3, 5, 2) if updates % n == 0)
+    assert trained.num_batches % per_epoch
+    folder = tmp_path / "run"
+    settings = {
+        **trained.settings,
+        "epochs": None,
+        "updates": updates,
+        "updates_per_epoch": per_epoch,
+    }
+    run = train(folder, text, settings)
+    assert int(run.translator.model.optimizer.iterations) == updates
+    assert len(losses(folder)) == run.num_epochs == updates // per_epoch
+    np.testing.assert_allclose(
+        losses(folder)[-1][1], trained.losses[-1][1], rtol=1e-5
+    )
+    for one, other in zip(weights_in(folder), trained.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
     trained, copied, text
@@ -1252,6 +1274,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"epochs": None}, "Exactly one of `epochs` and `updates` must be"),
         ({"updates": 3}, "Exactly one of .* Received: epochs=2, updates=3"),
         ({"epochs": None, "updates": 0}, "`updates` must be at least 1"),
+        ({"updates_per_epoch": 0}, "`updates_per_epoch` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
         ({"average_every": 5}, "`average_every` needs `average_last` or"),
         ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),

@@ -33,6 +33,10 @@ LABEL_SMOOTHING = 0.1  # section 5.4
 BEAM_WIDTH = 4  # section 6.1
 LENGTH_PENALTY = 0.6
 
+# Updates after which to validate, and to end: those of both recipes are a
+# multiple of it, and a pass over the text is none.
+UPDATES_PER_EPOCH = 2_000
+
 # Updates of section 5.2; checkpoints of section 6.1, ten minutes apart: with
 # the paper's 0.4 s an update 1,500 updates, with 1 s 600.
 RECIPES = {
@@ -45,6 +49,7 @@ DRY_LINES = 500
 DRY_TEST_LINES = 2
 DRY_VOCABULARY_SIZE = 500
 DRY_TOKENS = 3_000
+DRY_UPDATES_PER_EPOCH = 6
 DRY_RECIPE = {"updates": 12, "last": 2, "every": 5, "dropout": 0.1}
 
 
@@ -104,7 +109,7 @@ def command(*arguments):
 
 
 def train(folder, files, options):
-    """Trains for the recipe's updates, and to the end of their epoch."""
+    """Trains for the recipe's updates."""
     dry = options.dry_run
     recipe = DRY_RECIPE if dry else RECIPES[options.size]
     tokens = (DRY_TOKENS if dry else TOKENS_PER_UPDATE) // options.accumulate
@@ -116,6 +121,9 @@ def train(folder, files, options):
         "tokens_per_batch": tokens,
         "max_length": MOST_TOKENS,
         "updates": recipe["updates"],
+        "updates_per_epoch": DRY_UPDATES_PER_EPOCH
+        if dry
+        else UPDATES_PER_EPOCH,
         "accumulate": options.accumulate,
         "warmup_steps": WARMUP_STEPS,
         "label_smoothing": LABEL_SMOOTHING,

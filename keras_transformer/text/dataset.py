@@ -169,42 +169,45 @@ class Corpus:
         return len(self.lengths)
 
     def num_batches(self) -> int:
-        """Batches of an epoch."""
+        """Batches of one pass over the pairs."""
         _, bucket_of_pair, rows_of_bucket = self._buckets()
         pairs = np.bincount(bucket_of_pair, minlength=len(rows_of_bucket))
         return int(np.sum(-(-pairs // rows_of_bucket)))
 
-    def epoch(self, seed: int, epoch: int, skip: int = 0) -> tf.data.Dataset:
-        """The batches of an epoch, whose order follows from two numbers.
+    def stretch(self, seed: int, start: int, count: int) -> tf.data.Dataset:
+        """Some of the batches of one pass after another, without end.
+
+        Each pass has an order of its own.
 
         Args:
             seed: Orders of the same seed are the same.
-            epoch: Number of the epoch, from 0.
-            skip: Batches to leave out at the beginning.
+            start: Number of the first batch, from 0.
+            count: How many.
         """
-        generator = np.random.default_rng([seed, epoch])
-        return self._assembled(
-            _slices(*self._grouped(generator)).skip(skip),
-            self.num_batches() - skip,
+        of_pass = self.num_batches()
+        passes = tf.data.Dataset.range(
+            start // of_pass, -(-(start + count) // of_pass)
         )
+        batches = passes.flat_map(lambda number: self._pass(seed, number))
+        return self._assembled(batches.skip(start % of_pass).take(count), count)
 
     def shuffled(self, seed: int | None = None) -> tf.data.Dataset:
         """The batches, in an order of its own each time they are iterated."""
-
-        def grouped(number):
-            found = tf.numpy_function(
-                lambda number: self._grouped(np.random.default_rng(number)),
-                [number],
-                [tf.int64] * 3,
-            )
-            for x in found:
-                x.set_shape([None])
-            return _slices(*found)
-
         numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
         return self._assembled(
-            numbers.take(1).flat_map(grouped), self.num_batches()
+            numbers.take(1).flat_map(self._pass), self.num_batches()
         )
+
+    def _pass(self, *seeds):
+        """The pairs of each batch, in an order that follows from numbers."""
+
+        def grouped(*seeds):
+            return self._grouped(np.random.default_rng(seeds))
+
+        found = tf.numpy_function(grouped, seeds, [tf.int64] * 3)
+        for x in found:
+            x.set_shape([None])
+        return _slices(*found)
 
     def in_order(self) -> tf.data.Dataset:
         """The batches by their first pairs, which are in order themselves."""

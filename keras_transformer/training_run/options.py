@@ -65,7 +65,7 @@ class TrainingOptions:
 
     Attributes:
         output: The folder.
-        epochs: Passes over the text; `None` with `updates`.
+        epochs: How many there are to be; `None` with `updates`.
         preset: Size of the model; `None` with `start_from`, as are
             `normalize_first` and what is said of vocabularies.
         vocabulary_size: Pieces of the vocabulary to learn, which both sides
@@ -133,6 +133,9 @@ class TrainingOptions:
         tokenize: How sacreBLEU splits translations; `None` for `"13a"`.
         updates: How many there are to be, in place of `epochs`: as many epochs
             as have them all, the last one whole.
+        updates_per_epoch: Updates after which an epoch ends, with all that
+            happens there, wherever in the text it is; by default an epoch is
+            one pass over the text.
     """
 
     output: str
@@ -180,6 +183,7 @@ class TrainingOptions:
     symbols: str | None = None
     tokenize: str | None = None
     updates: int | None = None
+    updates_per_epoch: int | None = None
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -221,9 +225,13 @@ class TrainingOptions:
                 "Exactly one of `epochs` and `updates` must be given. "
                 f"Received: epochs={self.epochs}, updates={self.updates}."
             )
-        length = {"epochs": self.epochs, "updates": self.updates}
+        lengths = {
+            "epochs": self.epochs,
+            "updates": self.updates,
+            "updates_per_epoch": self.updates_per_epoch,
+        }
         check_positive(
-            **{name: x for name, x in length.items() if x is not None},
+            **{name: x for name, x in lengths.items() if x is not None},
             accumulate=self.accumulate,
             warmup_steps=self.warmup_steps,
         )

@@ -295,7 +295,9 @@ class TrainingRun(TrainingOptions):
 
     def _read(self, source, target, validation, tokenizers):
         self.corpus = self._corpus(source, target, tokenizers)
-        self.num_batches = self.corpus.num_batches()
+        self.num_batches = self.corpus.num_batches()  # of an epoch
+        if self.updates_per_epoch is not None:
+            self.num_batches = self.updates_per_epoch * self.accumulate
         self.num_epochs = self.epochs
         if self.updates is not None:
             batches = self.updates * self.accumulate
@@ -430,7 +432,11 @@ class TrainingRun(TrainingOptions):
                     }
                 )
                 model.fit(
-                    self.corpus.epoch(self.seed, epoch, skip),
+                    self.corpus.stretch(
+                        self.seed,
+                        epoch * self.num_batches + skip,
+                        self.num_batches - skip,
+                    ),
                     validation_data=self.validation_data,
                     initial_epoch=epoch,
                     epochs=epoch + 1,
@@ -448,7 +454,7 @@ class TrainingRun(TrainingOptions):
         """Says what is trained on, and where it is too short to learn much."""
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
         updates = self._num_updates()
-        if self.updates is not None:
+        if self.updates is not None or self.updates_per_epoch is not None:
             epochs = f"{self.num_epochs:,} epoch{'s'[: self.num_epochs > 1]}"
             print(
                 f"{updates:,} updates in {epochs} of {self.num_batches:,} "
@@ -503,7 +509,7 @@ class TrainingRun(TrainingOptions):
         if start.batch:
             batches = f" and {start.batch} batches"
             # Makes the metrics, so that their state can be put back.
-            batch = next(self.corpus.epoch(0, 0).as_numpy_iterator())
+            batch = next(self.corpus.stretch(0, 0, 1).as_numpy_iterator())
             model.test_on_batch(*batch)
         if self.distribution.is_chief:
             print(

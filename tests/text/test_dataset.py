@@ -227,25 +227,39 @@ def corpus(tokenizer, english, german):
     )
 
 
-def test_order_of_an_epoch_follows_from_seed_and_number(corpus):
-    first = pairs_in(corpus.epoch(seed=5, epoch=3))
+def one_pass(corpus, seed, number):
+    of_pass = corpus.num_batches()
+    return corpus.stretch(seed, number * of_pass, of_pass)
+
+
+def test_order_of_a_pass_follows_from_seed_and_number(corpus):
+    first = pairs_in(one_pass(corpus, 5, 3))
     tf.random.set_seed(1234)
     np.random.seed(1234)
-    assert pairs_in(corpus.epoch(seed=5, epoch=3)) == first
-    for other in (corpus.epoch(seed=5, epoch=4), corpus.epoch(6, epoch=3)):
+    assert pairs_in(one_pass(corpus, 5, 3)) == first
+    for other in (one_pass(corpus, 5, 4), one_pass(corpus, 6, 3)):
         assert pairs_in(other) != first
         assert sorted(pairs_in(other)) == sorted(first)
 
 
-@pytest.mark.parametrize("skip", [0, 1, 13])
-def test_epoch_can_begin_at_any_batch(corpus, skip):
-    whole = batches(corpus.epoch(seed=5, epoch=1))
-    rest = corpus.epoch(seed=5, epoch=1, skip=skip)
-    assert len(whole) == corpus.num_batches()
-    assert len(rest) == len(whole) - skip
-    for found, expected in zip(batches(rest), whole[skip:], strict=True):
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+def test_a_stretch_of_batches_begins_and_ends_anywhere(corpus):
+    of_pass = corpus.num_batches()
+    assert of_pass > 13
+    whole = [x for n in range(4) for x in batches(one_pass(corpus, 5, n))]
+    for start, count in [
+        (0, 1),
+        (of_pass - 1, 1),
+        (of_pass + 13, of_pass - 13),
+        (1, 2 * of_pass + 1),
+        (2 * of_pass - 1, of_pass + 2),
+    ]:
+        stretch = corpus.stretch(5, start, count)
+        assert len(stretch) == count
+        for found, expected in zip(
+            batches(stretch), whole[start : start + count], strict=True
+        ):
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
 
 
 def test_batches_that_are_not_full_come_anywhere(corpus):
@@ -254,7 +268,7 @@ def test_batches_that_are_not_full_come_anywhere(corpus):
     for epoch in range(8):
         full = [
             labels.any(axis=1).all()
-            for _, _, labels, _ in batches(corpus.epoch(seed=5, epoch=epoch))
+            for _, _, labels, _ in batches(one_pass(corpus, 5, epoch))
         ]
         places += [
             place / len(full)
