@@ -115,9 +115,9 @@ def in_text_order(num_texts: int, num_hypotheses: int, found):
     return translations, scores
 
 
-def padded(rows):
-    """Makes an int32 array `(B, S)` of lists of ids, at least one wide."""
-    ids = np.zeros((len(rows), max([1, *map(len, rows)])), "int32")
+def padded(rows, length: int = 1):
+    """Makes an int32 array `(B, S)` of lists of ids, at least `length` wide."""
+    ids = np.zeros((len(rows), max([length, *map(len, rows)])), "int32")
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values
     return ids

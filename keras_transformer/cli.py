@@ -473,6 +473,13 @@ def export(
             "without.",
         ),
     ] = None,
+    source_length: Annotated[
+        int | None,
+        typer.Option(
+            help="LiteRT: fixed shapes, as browsers need them, for one source "
+            "of at most so many tokens; without text and steps.",
+        ),
+    ] = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
     *,
@@ -489,11 +496,17 @@ def export(
     Example:
       keras-transformer export runs/en-de exported/en-de/1 --search beam
       keras-transformer export runs/en-de en-de.tflite --quantization int8
+      keras-transformer export runs/en-de page/model.tflite --source-length 64
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
     if format is None:
         format = "litert" if output.suffix == ".tflite" else "saved_model"
-    litert_options = given(quantization=quantization, text=text, steps=steps)
+    litert_options = given(
+        quantization=quantization,
+        text=text,
+        steps=steps,
+        source_length=source_length,
+    )
     for options, formats in (
         (given(dtype=dtype), ["saved_model"]),
         (litert_options, ["litert"]),
@@ -502,6 +515,11 @@ def export(
         if format not in formats:
             needed = " or ".join(f"--format {known}" for known in formats)
             refuse(options, needed, f"--format {format}")
+    if source_length is not None:
+        dropped = [
+            name for name in ("text", "steps") if litert_options.get(name)
+        ]
+        refuse(dropped, "any length", f"--source-length {source_length}")
     check_absent(output, overwrite)
     with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
         translator = _load(folder, dtype)

@@ -417,6 +417,7 @@ class Translator:
         quantization: str | None = None,
         text: bool = True,
         steps: bool = True,
+        source_length: int | None = None,
         overwrite: bool = False,
     ):
         """Writes a LiteRT file that runs with built-in operations alone.
@@ -462,19 +463,28 @@ class Translator:
                 `LiteRTTranslator` needs neither these nor `text`, and without
                 them takes much less memory: LiteRT arranges the weights of each
                 signature for itself when it loads a file.
+            source_length: Tokens of a source, its end token included, to which
+                `translate_ids` pads: it takes one, `(1, source_length)`, and
+                its shapes are fixed, as LiteRT for browsers needs them. Longer
+                sources cannot be translated then. Leaves `translate_text`,
+                `encode` and `decode_step` out.
             overwrite: Whether to replace a file that is there.
 
         Raises:
             FileExistsError: If there is such a file, unless `overwrite`.
             OSError: If no file may be written there.
             RuntimeError: If Keras does not run on TensorFlow.
-            ValueError: If there is no such quantization, or `text` is asked for
+            TypeError: If `source_length` is no integer.
+            ValueError: If there is no such quantization, `source_length` is
+                less than 1 or more than the model takes, `text` is asked for
                 with tokenizers that LiteRT cannot run, or a weight is no finite
                 number.
         """
         from keras_transformer.serving.litert import export_litert
 
-        export_litert(self, path, quantization, text, steps, overwrite)
+        export_litert(
+            *(self, path, quantization, text, steps, source_length, overwrite)
+        )
 
     def export_ctranslate2(self, folder, overwrite: bool = False):
         """Writes a CTranslate2 model, with its SentencePiece models beside it.

@@ -1283,6 +1283,10 @@ def test_export_writes_a_ctranslate2_model(trained, tmp_path):
             "`--quantization` needs --format litert. Received: --format s.*",
         ),
         (
+            ("--format", "litert", "--source-length", "64", "--steps"),
+            "`--steps` needs any length. Received: --source-length 64.",
+        ),
+        (
             ("--format", "ctranslate2", "--search", "beam"),
             "`--search` needs --format saved_model or --format litert. .*",
         ),

@@ -14,6 +14,7 @@ from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_positive
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
@@ -38,10 +39,14 @@ def export_litert(
     quantization: str | None = None,
     text: bool = True,
     steps: bool = True,
+    source_length: int | None = None,
     overwrite: bool = False,
 ):
     """Writes what `Translator.export_litert` describes."""
     check_choice(QUANTIZATIONS, quantization=quantization)
+    if source_length is not None:
+        _check_source_length(source_length, translator.model)
+        text = steps = False
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "A LiteRT file can be exported with the TensorFlow backend only. "
@@ -57,7 +62,8 @@ def export_litert(
     check()
     translator = translator.with_dtype("float32")
     weights = _Weights(translator.model, quantization)
-    signatures = _LiteRTGraph(translator, weights).signatures(text, steps)
+    graph = _LiteRTGraph(translator, weights, source_length)
+    signatures = graph.signatures(text, steps)
     content = _converted(weights, signatures, quantization)
     _check_operations(content)
     write_file(path, content, check)
@@ -215,7 +221,17 @@ def _converted(weights, signatures, quantization):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        return compacted(converter.convert())
+        return compacted(converter.convert(), first=next(iter(signatures)))
+
+
+def _check_source_length(source_length, model):
+    check_positive(source_length=source_length)
+    if source_length > longest_source(model):
+        raise ValueError(
+            "`source_length` must not be over the "
+            f"{longest_source(model):,} tokens that the model takes. Received: "
+            f"source_length={source_length}."
+        )
 
 
 def _check_tokenizers(translator):
@@ -274,14 +290,18 @@ def _check_operations(content):
 class _LiteRTGraph:
     """The functions of the file."""
 
-    def __init__(self, translator, weights):
+    def __init__(self, translator, weights, source_length):
         self.translator = translator
         self.model = translator.model
         self.weights = weights
+        self.source_length = source_length
 
     def signatures(self, text, steps):
         """Makes the functions, by their names."""
-        ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+        shape = [None, None]
+        if self.source_length is not None:
+            shape = [1, self.source_length]
+        ids = tf.TensorSpec(shape, tf.int32, name="source_ids")
         signatures = {
             "translate_ids": _traceable(self.weights, self._translate_ids, ids),
             "tokenizers": tf.function(
@@ -304,7 +324,10 @@ class _LiteRTGraph:
         return signatures
 
     def _translate_ids(self, source_ids):
-        found = Decode(self.model, self.translator.search).in_segments(
+        decode = Decode(self.model, self.translator.search)
+        # Between segments, sizes change.
+        is_fixed = self.source_length is not None
+        found = (decode.whole if is_fixed else decode.in_segments)(
             {"source_ids": source_ids}
         )
         target_ids, scores = found.target_ids, found.scores
@@ -395,7 +418,9 @@ class _LiteRTGraph:
         search = self.translator.search
         facts = {
             "is_fast": np.array([target.is_fast], "uint8"),
-            "longest_source": np.array([longest_source(self.model)], "int32"),
+            "longest_source": np.array(
+                [self.source_length or longest_source(self.model)], "int32"
+            ),
             "num_slots": np.array([search.num_slots], "int32"),
             "num_hypotheses": np.array([search.num_hypotheses], "int32"),
             "hypotheses_per_batch": np.array(
@@ -403,10 +428,15 @@ class _LiteRTGraph:
                 "int32",
             ),
         }
+
         # What does not depend on an input could not be an output.
+        def sliced(x, start):
+            size = -1 if self.source_length is None else len(x)
+            return tf.slice(x, start, [size])
+
         return {
-            **{name: tf.slice(x, start, [-1]) for name, x in models.items()},
-            **{name: tf.slice(x, start * 0, [-1]) for name, x in facts.items()},
+            **{name: sliced(x, start) for name, x in models.items()},
+            **{name: sliced(x, start * 0) for name, x in facts.items()},
         }
 
 

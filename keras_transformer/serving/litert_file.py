@@ -16,11 +16,16 @@ from keras_transformer.serving.litert_translator import IDENTIFIER
 ALIGNMENT = 16
 
 
-def compacted(content: bytes) -> bytes:
+def compacted(content: bytes, first: str) -> bytes:
     """Drops what nothing reads from a LiteRT file, and what it has twice.
 
     Names stay where a graph begins and ends. Loops that several signatures
     have are one, so that LiteRT also arranges their weights in memory once.
+
+    Args:
+        content: The file.
+        first: The signature whose graph is to be the first. Where shapes are
+            fixed, LiteRT arranges the weights of other graphs at each call.
     """
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
     _share_buffers(model)
@@ -33,6 +38,7 @@ def compacted(content: bytes) -> bytes:
                     entry.tensorIndex = places[entry.tensorIndex]
     while _share_subgraphs(model):
         pass  # what calls equal ones is equal only now
+    _put_first(model, first)
     builder = _Builder(len(content))
     builder.Finish(model.Pack(builder), IDENTIFIER)
     return bytes(builder.Output())
@@ -152,7 +158,29 @@ def _share_subgraphs(model):
             place_of[key] = len(kept)
             kept.append(graph)
         places.append(place_of[key])
-    for graph in kept:
+    changed = len(kept) < len(model.subgraphs)
+    model.subgraphs = kept
+    _renumber_subgraphs(model, places)
+    return changed
+
+
+def _put_first(model, name):
+    """Swaps the graph of a signature with the first."""
+    [place] = [
+        entry.subgraphIndex
+        for entry in model.signatureDefs
+        if entry.signatureKey == name.encode()
+    ]
+    graphs = model.subgraphs
+    places = [*range(len(graphs))]
+    for swapped in (graphs, places):
+        swapped[0], swapped[place] = swapped[place], swapped[0]
+    _renumber_subgraphs(model, places)
+
+
+def _renumber_subgraphs(model, places):
+    """Has what names a graph name its new place, given by its old one."""
+    for graph in model.subgraphs:
         for operator in graph.operators:
             for options in (operator.builtinOptions, operator.builtinOptions2):
                 for name in vars(options) if options else ():
@@ -160,9 +188,6 @@ def _share_subgraphs(model):
                         setattr(options, name, places[getattr(options, name)])
     for signature in model.signatureDefs:
         signature.subgraphIndex = places[signature.subgraphIndex]
-    changed = len(kept) < len(model.subgraphs)
-    model.subgraphs = kept
-    return changed
 
 
 def _anonymous(graph):

@@ -114,6 +114,9 @@ class LiteRTTranslator:
         self.is_fast, self.longest_source = facts[:2]
         self.num_slots, self.num_hypotheses = facts[2:4]
         self.hypotheses_per_batch = facts[4]
+        runner = interpreters[0].get_signature_runner("translate_ids")
+        details = runner.get_input_details()["source_ids"]
+        self._is_fixed = -1 not in details["shape_signature"]
         self._spelled = spellings(self.target) if self.is_fast else None
 
     def __call__(
@@ -129,7 +132,9 @@ class LiteRTTranslator:
         def translate(batch):
             result = self._run(
                 "translate_ids",
-                source_ids=padded([rows[index] for index in batch]),
+                source_ids=padded(
+                    [rows[index] for index in batch], least_length
+                ),
             )
             shape = (len(batch) * self.num_hypotheses, -1)
             target_ids = result["target_ids"].reshape(shape)
@@ -138,15 +143,15 @@ class LiteRTTranslator:
         if tokens_per_batch is None:
             tokens_per_batch = TOKENS_PER_HYPOTHESIS * self.hypotheses_per_batch
         lengths = [len(row) for row in rows]
+        best = self.hypotheses_per_batch / self.num_slots
+        max_rows = sentences_per_batch(
+            sum(map(bool, rows)), self.num_workers, best
+        )
+        least_length = 1
+        if self._is_fixed:
+            max_rows, least_length = 1, self.longest_source
         batches = batches_by_length(
-            lengths,
-            tokens_per_batch,
-            self.num_slots,
-            max_rows=sentences_per_batch(
-                sum(map(bool, rows)),
-                self.num_workers,
-                self.hypotheses_per_batch / self.num_slots,
-            ),
+            lengths, tokens_per_batch, self.num_slots, max_rows=max_rows
         )
         found = in_threads(translate, batches, self.num_workers)
         translations, scores = in_text_order(

@@ -282,6 +282,7 @@ def exported(tmp_path_factory):
         ("bpe", "bpe", {"text": False}),
         ("greedy", "int8", {"quantization": "int8"}),
         ("bpe", "float16", {"text": False, "quantization": "float16"}),
+        *((name, f"fixed {name}", {"source_length": 64}) for name in SEARCHES),
     ]
     python(
         EXPORT,
@@ -462,6 +463,56 @@ def test_signatures_that_were_left_out(exported):
     folder, _ = exported
     loaded = interpreter.Interpreter(str(folder / "beam best 2.tflite"))
     assert set(loaded.get_signature_list()) == {"translate_ids", "tokenizers"}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_shapes_may_be_fixed(exported, name):
+    folder, translators = exported
+    path = folder / f"fixed {name}.tflite"
+    content = schema.Model.GetRootAsModel(path.read_bytes())
+    model = schema.ModelT.InitFromObj(content)
+    for graph in model.subgraphs:
+        for tensor in graph.tensors:
+            assert tensor.shapeSignature is None, tensor.name
+    # Else LiteRT would arrange its weights at each call.
+    graph_of = {x.signatureKey: x.subgraphIndex for x in model.signatureDefs}
+    assert graph_of[b"translate_ids"] == 0
+    # One after another, which workers share.
+    run = kt.LiteRTTranslator(path, num_workers=2)
+    texts = TEXTS[:-1]
+    translations, scores = run(texts, return_scores=True)
+    expected, expected_scores = translators[name](texts, return_scores=True)
+    assert translations == expected
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
+
+
+def test_fixed_shapes_have_room_for_so_many_tokens(exported):
+    folder, _ = exported
+    run = kt.LiteRTTranslator(folder / "fixed greedy.tflite")
+    assert run.longest_source == 64
+    texts = ["fox " * count for count in range(1, 64)]
+    lengths = [len(ids) + 1 for ids in run.encode(texts)]
+    num_short = sum(length <= 64 for length in lengths)
+    assert run(texts[num_short - 1 : num_short]) != [""]
+    with pytest.raises(ValueError, match="than 64 tokens. Received: text 0 of"):
+        run(texts[num_short : num_short + 1])
+
+
+@pytest.mark.parametrize(
+    ("length", "error", "message"),
+    [
+        (0, ValueError, "`source_length` must be at least 1. Received: "),
+        (4097, ValueError, "not be over the 4,096 tokens that the model takes"),
+        ("64", TypeError, "`source_length` must be an integer. Received: "),
+    ],
+)
+def test_fixed_lengths_are_checked(exported, tmp_path, length, error, message):
+    _, translators = exported
+    with pytest.raises(error, match=message):
+        translators["greedy"].export_litert(
+            tmp_path / "x.tflite", source_length=length
+        )
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", ["greedy", "int8"])
@@ -702,6 +753,14 @@ def test_files_are_verified(exported, tmp_path):
     assert report.foreign_operations == ("Flex" + name[4:].decode(),)
     assert report.identical == len(TEXTS)
     assert not report.passed
+
+
+def test_files_of_fixed_shapes_are_verified(exported):
+    folder, translators = exported
+    path = folder / "fixed greedy.tflite"
+    report = kt.verify_export(translators["greedy"], path, TEXTS[:-1])
+    assert report.passed
+    assert report.identical == len(TEXTS) - 1
 
 
 def test_truncated_file_is_not_verified(exported, tmp_path):

@@ -1,0 +1,133 @@
+// Translates text with a LiteRT file, in a page or in a worker of it.
+
+import { loadAndCompile, loadLiteRt, Tensor } from "@litertjs/core";
+import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
+
+const PAD_ID = 0;
+const UNKNOWN_ID = 1;
+const END_ID = 3;
+const SIGNATURES = ["tokenizers", "translate_ids"];
+
+/** Loads LiteRT itself, once, however many translators there are. */
+let runtime = null;
+
+export class Translator {
+  /**
+   * Loads a file that `keras-transformer export --source-length` has written.
+   *
+   * @param {string} model Its address.
+   * @param {string} wasm Address of the folder with LiteRT's own files.
+   * @returns {Promise<Translator>}
+   */
+  static async load(model, wasm) {
+    runtime ??= loadLiteRt(wasm);
+    await runtime;
+    const compiled = await compiledFrom(model);
+    const missing = SIGNATURES.filter((name) => !compiled.signatures[name]);
+    if (missing.length) throw notOurs(model, `no ${missing.join(", no ")}`);
+    const [{ shape }] = compiled.signatures.translate_ids.getInputDetails();
+    const [rows, sourceLength] = shape;
+    if (rows !== 1 || sourceLength < 1) throw notOurs(model, "of any length");
+    const start = new Tensor(new Int32Array(1), [1]);
+    const files = await run(compiled, "tokenizers", { start });
+    // One model for both sides is one tensor, for which LiteRT has one name.
+    const source = files.source_model ?? files.target_model;
+    const target = files.target_model ?? files.source_model;
+    return new Translator(
+      compiled,
+      sourceLength,
+      await processorOf(source.values),
+      await processorOf(target.values),
+      files.is_fast.values[0] !== 0,
+    );
+  }
+
+  constructor(compiled, sourceLength, source, target, isFast) {
+    this.compiled = compiled;
+    this.sourceLength = sourceLength; // tokens, the end token included
+    this.source = source;
+    this.target = target;
+    this.isFast = isFast; // joined as tensorflow-text does
+  }
+
+  /**
+   * Translates one text.
+   *
+   * @param {string} text
+   * @returns {Promise<{translations: string[], scores: number[]}>} The
+   *   hypotheses of the exported search, best first; scores in nats.
+   */
+  async translate(text) {
+    const pieces = this.source.encodeIds(text);
+    if (!pieces.length) return { translations: [""], scores: [0] };
+    const length = pieces.length + 1;
+    if (length > this.sourceLength) {
+      throw new RangeError(
+        `A text must not be longer than ${this.sourceLength} tokens. ` +
+          `Received: ${length} tokens. Split it into sentences.`,
+      );
+    }
+    const ids = new Int32Array(this.sourceLength).fill(PAD_ID);
+    ids.set([...pieces, END_ID]);
+    const found = await run(this.compiled, "translate_ids", {
+      source_ids: new Tensor(ids, [1, this.sourceLength]),
+    });
+    const { values, shape } = found.target_ids; // (1, T) or (1, K, T)
+    const width = shape.at(-1);
+    const scores = Array.from(found.score.values);
+    const translations = scores.map((_, k) =>
+      this.join(values.subarray(k * width, (k + 1) * width)),
+    );
+    return { translations, scores };
+  }
+
+  /** Makes text of token ids. */
+  join(ids) {
+    const content = ids.filter((id) => id !== PAD_ID && id !== END_ID);
+    const text = this.target.decodeIds(content);
+    // SentencePiece has a space before an unknown piece, at the start, too.
+    return this.isFast && content[0] === UNKNOWN_ID ? text.trimStart() : text;
+  }
+}
+
+async function compiledFrom(address) {
+  const response = await fetch(address);
+  if (!response.ok) {
+    throw new Error(`There is no model at ${address}: ${response.status}.`);
+  }
+  const content = new Uint8Array(await response.arrayBuffer());
+  try {
+    return await loadAndCompile(content, { accelerator: "wasm" });
+  } catch (error) {
+    throw notOurs(address, error.message.replace(/\.$/, ""));
+  }
+}
+
+function notOurs(address, reason) {
+  return new Error(
+    "The model must be a LiteRT file that `keras-transformer export " +
+      `--source-length\` has written. Received: ${address}, ${reason}.`,
+  );
+}
+
+/** Runs a signature, and frees the memory of its tensors. */
+async function run(compiled, signature, inputs) {
+  const outputs = await compiled.run(signature, inputs);
+  const copied = {};
+  for (const [name, tensor] of Object.entries(outputs)) {
+    const shape = Array.from(tensor.type.layout.dimensions);
+    copied[name] = { values: tensor.toTypedArray().slice(), shape };
+  }
+  for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
+    tensor.delete();
+  }
+  return copied;
+}
+
+async function processorOf(model) {
+  let bytes = "";
+  for (const byte of model) bytes += String.fromCharCode(byte);
+  const processor = new SentencePieceProcessor();
+  await processor.loadFromB64StringModel(btoa(bytes));
+  return processor;
+}
