@@ -5,12 +5,15 @@ import functools
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.checks import check_sizes
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.layer import Layer
 from keras_transformer.masking import causal_mask
+from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.tensorflow_only import size
 from keras_transformer.tensorflow_only import small_product
@@ -105,7 +108,8 @@ class MultiHeadAttention(Layer):
     Raises:
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
-            `[0, 1)`, or a mask has the wrong number of axes.
+            `[0, 1)`, a tensor has not three axes, or a mask not the shape that
+            it must have.
 
     Example:
     >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=8)
@@ -143,6 +147,7 @@ class MultiHeadAttention(Layer):
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
         common = {"use_bias": use_bias, "dtype": self.dtype_policy}
@@ -183,6 +188,13 @@ class MultiHeadAttention(Layer):
         return_attention_scores=False,
         training=None,
     ):
+        for name, x in (("value", value), ("key", key)):
+            if x is not None:
+                check_axes(name, x, (3,), "(B, S, D)")
+        for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
+            if mask is not None:
+                check_padding_mask(name, mask)
+                check_sizes(name, mask.shape, value.shape[:2])
         causal = None
         if use_causal_mask:
             causal = causal_mask(size(query, 1), size(value, 1))
@@ -277,20 +289,27 @@ class MultiHeadAttention(Layer):
     def _split_heads(self, x, head_dim, width):
         """Makes `(B, N, T, H)` of `(B, T, N H)`, or of rows `(B T, N H)`."""
         length = size(x, 1) if width is None else width
-        if _is_one(length):  # nothing to transpose
+        if _is(1, length):  # nothing to transpose
             return ops.reshape(x, (-1, self.num_heads, 1, head_dim))
-        x = ops.reshape(x, (-1, length, self.num_heads, head_dim))
+        rows = _rows(x, length)
+        x = ops.reshape(x, (rows, length, self.num_heads, head_dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, heads, width):
         """Makes `(B, T, N H)` of `(B, N, T, H)`, or rows `(B T, N H)`."""
         length = size(heads, 2)
-        if not _is_one(length):
+        if not _is(1, length):
             heads = ops.transpose(heads, (0, 2, 1, 3))
         units = self.num_heads * self.value_dim
-        shape = (-1, length, units) if width is None else (-1, units)
-        return ops.reshape(heads, shape)
+        if width is None:
+            return ops.reshape(heads, (_rows(heads, length), length, units))
+        return ops.reshape(heads, (-1, units))
 
 
-def _is_one(length):
-    return isinstance(length, int) and length == 1
+def _rows(x, length):
+    """The batch size for a shape, inferred but where nothing could be."""
+    return size(x, 0) if _is(0, length) else -1
+
+
+def _is(number, length):
+    return isinstance(length, int) and length == number

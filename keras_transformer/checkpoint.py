@@ -195,7 +195,8 @@ class Checkpoint:
                 "batch": self.batch,
                 "history": self.history,
                 "optimizer": self.optimizer,
-            }
+            },
+            default=float,  # numbers of NumPy, as logs may have
         )
         metadata = {"state": state, "sha256": _digest(state, self.tensors)}
         write_file(

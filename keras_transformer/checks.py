@@ -89,6 +89,47 @@ def check_width(name: str, shape, hidden_dim: int):
         )
 
 
+def check_axes(name: str, x, allowed, shape: str):
+    """Raises unless `x` is a tensor with one of the allowed numbers of axes.
+
+    Args:
+        name: What the message calls it.
+        x: A tensor or an array.
+        allowed: The numbers.
+        shape: What the message says that the shape must be.
+    """
+    if not hasattr(x, "shape"):
+        raise TypeError(
+            f"`{name}` must be a tensor or an array. Received: {name} of type "
+            f"{type(x).__name__}."
+        )
+    if len(x.shape) not in allowed:
+        raise ValueError(
+            f"`{name}` must have shape {shape}. Received: "
+            f"{name}.shape={tuple(x.shape)}."
+        )
+
+
+def check_sizes(name: str, shape, wanted):
+    """Raises unless `shape` is as wanted, where its sizes are known.
+
+    It may have fewer axes, the first ones, and sizes of 1.
+    """
+    try:
+        shape, wanted = tuple(shape), tuple(wanted)
+    except ValueError:  # TensorFlow does not know how many axes there are
+        return
+    fits = len(shape) <= len(wanted) and all(
+        size in (1, None, other) or other is None
+        for size, other in zip(shape, wanted, strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must have shape {wanted}. Received: {name}.shape="
+            f"{shape}."
+        )
+
+
 def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
     """Returns `ids` as an int32 array of shape `(B, T)`, or raises.
 

@@ -141,6 +141,7 @@ class DecoderLayer(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = self.feed_forward.activation
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
     def build(self, inputs_shape, encoded_shape):
@@ -354,6 +355,7 @@ class Decoder(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = keras.activations.get(activation)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
             DecoderLayer(

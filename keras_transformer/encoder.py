@@ -120,6 +120,7 @@ class EncoderLayer(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = self.feed_forward.activation
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
     def build(self, inputs_shape):
@@ -252,6 +253,7 @@ class Encoder(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = keras.activations.get(activation)
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
             EncoderLayer(

@@ -17,6 +17,7 @@ from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
+from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_length
 from keras_transformer.checks import check_not_negative
@@ -120,6 +121,7 @@ def align(model, source_ids, target_ids, layer, jit_compile):
     """Computes what targets attend, as `Transformer.align` says."""
     inputs = _checked_pairs(model, source_ids, target_ids)
     number = len(model.decoder.layers)
+    check_integer(layer=layer)
     check_choice(range(-number, number), layer=layer)
     weights = _attention(
         model, *inputs.values(), layer, _jit_or_default(jit_compile)

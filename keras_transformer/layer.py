@@ -18,6 +18,12 @@ class Freezable:
 
     def __init__(self, *, frozen=(), **kwargs):
         super().__init__(**kwargs)
+        if self.dtype_policy.quantization_mode:
+            raise ValueError(
+                "`dtype` must be a policy to compute in, such as "
+                f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
+                "Keras quantises what is built: `quantize('int8')`."
+            )
         self._to_freeze = tuple(frozen)
 
     def build(self, inputs_shape=None):
@@ -49,7 +55,28 @@ class Freezable:
             if name in self._to_freeze:
                 part.trainable = not owner.trainable
 
+    def check_not_quantized(self):
+        """Raises `ValueError` if Keras has quantised a part.
+
+        By whatever call of `quantize`: Keras could not read the whole again.
+        """
+        for name, part, _ in _parts(self):
+            if part.quantization_mode:
+                raise ValueError(
+                    "What is quantised cannot be saved, made anew, or exported "
+                    f"to LiteRT or CTranslate2. Received: {name} of "
+                    f"{self.name} in {part.quantization_mode}. Do that before "
+                    "`quantize`; `Translator.export_litert(quantization="
+                    "'int8')` quantises."
+                )
+
     def get_config(self):
+        """Returns the arguments.
+
+        Raises:
+            ValueError: If a part is quantised, which they do not say.
+        """
+        self.check_not_quantized()
         config = super().get_config()
         frozen = self._to_freeze
         if self.built or not self._is_as_made():

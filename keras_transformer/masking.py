@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_transformer.checks import check_axes
+from keras_transformer.checks import check_sizes
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 
@@ -19,9 +21,14 @@ def token_weights(labels, sample_weight=None):
 
 
 def spread_over_tokens(sample_weight, labels):
-    """Gives weights `(B, T)`, of sentences `(B,)` to each of their tokens."""
+    """Gives weights `(B, T)`, of sentences `(B,)` to each of their tokens.
+
+    Raises:
+        ValueError: If there are as many weights as of neither.
+    """
     labels = ops.convert_to_tensor(labels)
     weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
+    check_sizes("sample_weight", weights.shape, labels.shape)
     if _num_axes(weights) in (1, None):  # `(B, T)` stays so
         weights = ops.reshape(weights, (ops.shape(labels)[0], -1))
     return ops.broadcast_to(weights, ops.shape(labels))
@@ -67,7 +74,7 @@ def combine_masks(attention_mask=None, causal_mask=None, **padding_masks):
             check_padding_mask(name, padding_mask)
             masks.append(ops.expand_dims(ops.cast(padding_mask, "bool"), 1))
     if attention_mask is not None:
-        _check_axes(
+        check_axes(
             "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"
         )
         attention_mask = ops.cast(attention_mask, "bool")
@@ -90,17 +97,4 @@ def first_given(*masks):
 def check_padding_mask(name, mask):
     """Raises unless the mask is `None` or of shape `(B, S)`."""
     if mask is not None:
-        _check_axes(name, mask, (2,), "(B, S)")
-
-
-def _check_axes(name, mask, allowed, shape):
-    if not hasattr(mask, "shape"):
-        raise TypeError(
-            f"`{name}` must be a tensor or an array. Received: {name} of type "
-            f"{type(mask).__name__}."
-        )
-    if len(mask.shape) not in allowed:
-        raise ValueError(
-            f"`{name}` must have shape {shape}. Received: "
-            f"{name}.shape={tuple(mask.shape)}."
-        )
+        check_axes(name, mask, (2,), "(B, S)")

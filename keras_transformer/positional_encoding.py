@@ -74,7 +74,8 @@ class SinusoidalPositionalEncoding(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        ValueError: If `layout` is not one of the two.
+        ValueError: If `layout` is not one of the two, or `start_position` a
+            negative integer.
 
     Example:
     >>> layer = SinusoidalPositionalEncoding()
@@ -86,15 +87,19 @@ class SinusoidalPositionalEncoding(Layer):
         super().__init__(**kwargs)
         check_choice(LAYOUTS, layout=layout)
         self.layout = layout
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
     def call(self, inputs, start_position=0):
+        if isinstance(start_position, int):
+            check_not_negative(start_position=start_position)
         length = ops.shape(inputs)[1]
         positions = _positions(start_position, length)
         encoding = sinusoids(
             ops.cast(positions, "float32"), inputs.shape[-1], self.layout
         )
-        x = ops.cast(inputs, "float32") + encoding  # (B, T, D) + (T, D)
+        exact = keras.backend.result_type(self.compute_dtype, "float32")
+        x = ops.cast(inputs, exact) + ops.cast(encoding, exact)
         return ops.cast(x, self.compute_dtype)
 
     def get_config(self):
@@ -139,6 +144,7 @@ class LearnedPositionalEncoding(Layer):
         check_positive(max_length=max_length, hidden_dim=hidden_dim)
         self.max_length = max_length
         self.hidden_dim = hidden_dim
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
     def build(self, inputs_shape):

@@ -486,14 +486,17 @@ def adam_constants(step, learning_rate, beta_1, beta_2, epsilon):
     """What the updates of all weights by `update_by_adam` have in common."""
     import tensorflow as tf
 
-    step = tf.cast(step, "float32")
+    step, learning_rate, beta_1, beta_2, epsilon = (
+        tf.cast(x, "float32")
+        for x in (step, learning_rate, beta_1, beta_2, epsilon)
+    )
     return {
-        "lr": tf.cast(learning_rate, "float32"),
-        "beta1": tf.constant(beta_1),
-        "beta2": tf.constant(beta_2),
+        "lr": learning_rate,
+        "beta1": beta_1,
+        "beta2": beta_2,
         "beta1_power": beta_1**step,
         "beta2_power": beta_2**step,
-        "epsilon": tf.constant(epsilon),
+        "epsilon": epsilon,
     }
 
 

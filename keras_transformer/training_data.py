@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_length
 
@@ -34,6 +35,11 @@ def check_training_data(model, x, y=None):
     }
     shapes = {}
     for name, size in sizes.items():
+        if hasattr(x[name], "ragged_rank"):
+            raise TypeError(
+                f"`{name}` must be padded with 0. Received: a ragged tensor. "
+                "Pass its `to_tensor()`."
+            )
         ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
         check_length(name, ids, model.max_length)
         shapes[name] = ids.shape
@@ -47,6 +53,16 @@ def check_training_data(model, x, y=None):
             )
 
 
+def check_no_class_weight(class_weight):
+    """Raises if there is one, which Keras takes for labels of one class."""
+    if class_weight is not None:
+        raise ValueError(
+            "`class_weight` must be `None`: the labels of a row are many, and "
+            "Keras would weigh rows by one of them. Received: class_weight="
+            f"{class_weight}. Weigh tokens with `sample_weight` `(B, T)`."
+        )
+
+
 def check_keys(name, inputs):
     """Raises unless `inputs` is a dictionary with the ids of both sides."""
     message = (
@@ -57,6 +73,20 @@ def check_keys(name, inputs):
         raise TypeError(f"{message}type {type(inputs).__name__}.")
     if not {"source_ids", "target_ids"} <= set(inputs):
         raise ValueError(f"{message}keys {sorted(inputs)}.")
+
+
+def check_pairs(inputs):
+    """Raises unless the ids of both sides are matrices of as many rows."""
+    sources, targets = inputs["source_ids"], inputs["target_ids"]
+    check_axes("source_ids", sources, (2,), "(B, S)")
+    check_axes("target_ids", targets, (2,), "(B, T)")
+    rows = {sources.shape[0], targets.shape[0]} - {None}
+    if len(rows) > 1:
+        raise ValueError(
+            "'source_ids' and 'target_ids' must have as many rows. Received: "
+            f"source_ids.shape={tuple(sources.shape)}, target_ids.shape="
+            f"{tuple(targets.shape)}."
+        )
 
 
 def is_dataset(x):

@@ -36,6 +36,8 @@ from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only import graph_for
 from keras_transformer.tensorflow_only import parts_at_once
 from keras_transformer.training_data import check_keys
+from keras_transformer.training_data import check_no_class_weight
+from keras_transformer.training_data import check_pairs
 from keras_transformer.training_data import check_training_data
 from keras_transformer.training_data import is_dataset
 from keras_transformer.training_data import x_and_y
@@ -192,14 +194,6 @@ class Transformer(Freezable, keras.Model):
             start_token_id=start_token_id,
             end_token_id=end_token_id,
         )
-        if self.dtype_policy.quantization_mode:
-            raise ValueError(
-                "`dtype` must be a policy to compute in, such as "
-                f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
-                "Keras quantises a model that is built: "
-                "`model.quantize('int8')`."
-            )
-
         self.vocabulary_size = vocabulary_size
         self.source_vocabulary_size = source_vocabulary_size
         self.num_layers = num_layers
@@ -364,6 +358,7 @@ class Transformer(Freezable, keras.Model):
 
     def call(self, inputs, training=None):
         check_keys("inputs", inputs)
+        check_pairs(inputs)
         count = self._num_parts() if training else 1
         sources, targets = (
             split_rows(ops.cast(inputs[name], "int32"), count)
@@ -469,6 +464,7 @@ class Transformer(Freezable, keras.Model):
             A list of float32 weights of shape `(B, N, T, S)`, one a layer.
             Each row sums to 1 over `S`.
         """
+        check_keys("inputs", inputs)
         source_ids = ops.cast(inputs["source_ids"], "int32")
         _, scores = self._decode(
             ops.cast(inputs["target_ids"], "int32"),
@@ -707,13 +703,7 @@ class Transformer(Freezable, keras.Model):
         fit = super().fit
         by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         given = {**kwargs, **by_name}  # by place too, whatever wraps `fit`
-        if given.get("class_weight") is not None:
-            raise ValueError(
-                "`class_weight` must be `None`: the labels of a row are many, "
-                "and Keras would weigh rows by one of them. Received: "
-                f"class_weight={given['class_weight']}. Weigh tokens with "
-                "`sample_weight` `(B, T)`."
-            )
+        check_no_class_weight(given.get("class_weight"))
         check_training_data(self, x, y)
         check_training_data(self, *x_and_y(given.get("validation_data")))
         # A dataset has an order of its own; Keras would warn.
@@ -721,19 +711,30 @@ class Transformer(Freezable, keras.Model):
             kwargs["shuffle"] = False
         return fit(x, y, *args, **kwargs)
 
-    def check_not_quantized(self):
-        """Raises `ValueError` if Keras has quantised a layer.
+    def train_on_batch(
+        self,
+        x,
+        y=None,
+        sample_weight=None,
+        class_weight=None,
+        return_dict=False,
+    ):
+        """As `keras.Model.train_on_batch`; `class_weight` must be `None`."""
+        check_no_class_weight(class_weight)
+        return super().train_on_batch(
+            x, y, sample_weight, return_dict=return_dict
+        )
 
-        By whatever call of `quantize`: Keras could not read the model again.
-        """
-        for layer in self._flatten_layers(include_self=False):
-            if layer.quantization_mode:
-                raise ValueError(
-                    "A quantised model cannot be saved, made anew, or exported "
-                    f"to LiteRT or CTranslate2. Received: {layer.path} in "
-                    f"{layer.quantization_mode}. Do that before `quantize`; "
-                    "`Translator.export_litert(quantization='int8')` quantises."
-                )
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """As `keras.Model.evaluate`, after a look at the ids, as of `fit`."""
+        if not kwargs.get("_use_cached_eval_dataset"):  # of `fit`, which looked
+            check_training_data(self, x)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """As `keras.Model.predict`, after a look at the ids, as of `fit`."""
+        check_training_data(self, x)
+        return super().predict(x, *args, **kwargs)
 
     def export(
         self,
@@ -766,12 +767,6 @@ class Transformer(Freezable, keras.Model):
         super().export(filepath, format, verbose, input_signature, **kwargs)
 
     def get_config(self):
-        """Returns the arguments.
-
-        Raises:
-            ValueError: If the model is quantised, which they do not say.
-        """
-        self.check_not_quantized()
         return {
             **super().get_config(),
             "vocabulary_size": self.vocabulary_size,

@@ -1,6 +1,7 @@
 """Sampling: targets drawn at random."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_integer
@@ -10,6 +11,9 @@ from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
+
+# By a smaller temperature, which float32 rounds to 0, nothing can be divided.
+LEAST_TEMPERATURE = float(np.finfo("float32").tiny)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -68,6 +72,11 @@ class Sampling(IndependentSearch):
         check_integer(seed=seed)
         if top_k is not None:
             check_positive(top_k=top_k)
+        if temperature < LEAST_TEMPERATURE:
+            raise ValueError(
+                "`temperature` must be a float32 that is not 0. Received: "
+                f"temperature={temperature}. Use `GreedySearch` for none."
+            )
         if top_p > 1:
             raise ValueError(
                 f"`top_p` must be in (0, 1]. Received: top_p={top_p}."

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_share
+from keras_transformer.checks import check_sizes
 from keras_transformer.masking import spread_over_tokens
 from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
@@ -55,7 +56,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         Scalar float32 tensor, in nats per target token.
 
     Raises:
-        ValueError: If `label_smoothing` is not in `[0, 1)`.
+        ValueError: If `label_smoothing` is not in `[0, 1)`, or there are labels
+            or weights of another shape than the logits.
 
     Example:
     >>> loss = LabelSmoothedCrossentropy(0.1)
@@ -128,6 +130,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
         Float32 tensor `(B, T)`, in nats.
     """
     ids = ops.cast(ids, "int32")
+    check_sizes("y_true", ids.shape, logits.shape[:-1])
     products = products_of(logits)
     if products is not None:
         return by_part(

@@ -40,6 +40,7 @@ class Muon(Updates, keras.optimizers.Muon):
         **kwargs: As of `keras.optimizers.Muon`: `momentum`, clipping, ...
 
     Raises:
+        TypeError: If `exclude_layers` is a string.
         ValueError: If weights are of float16, in which 1e-9 is 0.
 
     Example:
@@ -62,6 +63,11 @@ class Muon(Updates, keras.optimizers.Muon):
         exclude_layers=("output_projection",),
         **kwargs,
     ):
+        if isinstance(exclude_layers, str):  # a list of its letters to Keras
+            raise TypeError(
+                "`exclude_layers` must be a list of patterns. Received: "
+                f"exclude_layers={exclude_layers!r}."
+            )
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -70,7 +76,7 @@ class Muon(Updates, keras.optimizers.Muon):
             adam_weight_decay=adam_weight_decay,
             adam_lr_ratio=adam_lr_ratio,
             epsilon=epsilon,
-            exclude_layers=list(exclude_layers),
+            exclude_layers=list(exclude_layers or ()),
             **kwargs,
         )
 

@@ -251,6 +251,12 @@ def test_checkpoints_are_readable_as_any_file(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
+def test_numbers_of_numpy_are_kept(tmp_path):
+    history = [{"loss": np.float32(0.5), "epoch": 0}]
+    kt.Checkpoint(1, history=history).write(tmp_path)
+    assert kt.Checkpoint.newest(tmp_path).history == history
+
+
 def test_a_later_checkpoint_is_not_passed_over(tmp_path):
     kt.Checkpoint(7).write(tmp_path)
     with pytest.raises(ValueError, match="no later checkpoint.*epoch-00007"):

@@ -495,6 +495,8 @@ def test_tokens_of_any_layer_are_aligned():
         np.testing.assert_allclose(backwards, found, atol=1e-6)
     with pytest.raises(ValueError, match="`layer` must be one of -2, .*=2"):
         model.align(source_ids, target_ids, 2)
+    with pytest.raises(TypeError, match="`layer` must be an integer"):
+        model.align(source_ids, target_ids, 0.0)
     with pytest.raises(ValueError, match="`target_ids` must be without"):
         model.align(source_ids, inputs["target_ids"])
 

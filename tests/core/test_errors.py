@@ -390,6 +390,94 @@ def test_fit_refuses_weights_of_classes():
         model.fit(IDS, LABELS, 2, 1, 0, None, 0.0, None, True, {4: 2.0})
 
 
+def test_training_on_a_batch_refuses_weights_of_classes():
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    with raises(ValueError, "`class_weight` must be `None`: the labels"):
+        model.train_on_batch(IDS, LABELS, class_weight={4: 2.0})
+    loss = model.train_on_batch(IDS, LABELS, np.ones(B), return_dict=True)
+    assert loss["loss"] > 0
+
+
+def test_evaluate_and_predict_check_ids():
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    wrong = {**IDS, "source_ids": np.full((B, S), V, "int32")}
+    with raises(ValueError, "`source_ids` must be in [0, 13)"):
+        model.evaluate(wrong, LABELS, verbose=0)
+    with raises(ValueError, "`source_ids` must be in [0, 13)"):
+        model.predict(wrong, verbose=0)
+    assert model.evaluate(IDS, LABELS, verbose=0) > 0
+    assert model.predict(IDS, verbose=0).shape == (B, T, V)
+
+
+@pytest.mark.parametrize("shape", [(B, T + 1), (B, T, 1), (B + 1,)])
+def test_labels_and_weights_must_fit_the_logits(shape):
+    loss = kt.LabelSmoothedCrossentropy()
+    logits = zeros(B, T, V)
+    with raises(
+        ValueError, f"`y_true` must have shape {(B, T)}. Received: y_t"
+    ):
+        loss(np.full(shape, 6, "int32"), logits)
+    message = f"`sample_weight` must have shape {(B, T)}. Received: sample_wei"
+    with raises(ValueError, message):
+        loss(LABELS, logits, sample_weight=np.ones(shape))
+
+
+def test_fit_refuses_ragged_ids():
+    tf = pytest.importorskip("tensorflow")
+    model = make_model()
+    ragged = {name: tf.RaggedTensor.from_tensor(x) for name, x in IDS.items()}
+    with raises(
+        TypeError, "`source_ids` must be padded with 0. Received: a ra"
+    ):
+        model.fit(ragged, LABELS)
+
+
+@pytest.mark.parametrize("shape", [(D, D), (B, S, D, D)])
+def test_inputs_have_three_axes(shape):
+    encoded = zeros(B, S, D)
+    for layer, *others in (
+        (kt.EncoderLayer(**LAYER),),
+        (kt.Encoder(**STACK),),
+        (kt.DecoderLayer(**LAYER), encoded),
+        (kt.Decoder(**STACK), encoded),
+        (kt.MultiHeadAttention(N, D), encoded),
+        (kt.LearnedPositionalEncoding(S, D),),
+        (kt.SinusoidalPositionalEncoding(),),
+    ):
+        with raises(ValueError, "expected ndim=3"):
+            layer(zeros(*shape), *others)
+
+
+def test_values_and_masks_must_fit():
+    layer, x = kt.MultiHeadAttention(N, D), zeros(B, S, D)
+    with raises(ValueError, "`value` must have shape (B, S, D). Received: val"):
+        layer(x, zeros(B, S, D, D))
+    with raises(ValueError, "`key` must have shape (B, S, D). Received: k"):
+        layer(x, x, key=zeros(S, D))
+    message = f"`value_mask` must have shape {(B, S)}. Received: value_mask"
+    with raises(ValueError, message):
+        layer(x, x, value_mask=np.ones((B, S - 1), bool))
+
+
+def test_sides_must_have_as_many_rows():
+    model = make_model()
+    with raises(ValueError, "'source_ids' and 'target_ids' must have as many"):
+        model({**IDS, "target_ids": IDS["target_ids"][:1]})
+    with raises(ValueError, "`source_ids` must have shape (B, S). Received: s"):
+        model({**IDS, "source_ids": IDS["source_ids"][0]})
+    with raises(
+        ValueError, "`inputs` must be a dictionary with 'source_ids' a"
+    ):
+        model.cross_attention({"source_ids": IDS["source_ids"]})
+
+
+def test_positions_start_at_0():
+    with raises(ValueError, "`start_position` must not be negative"):
+        kt.SinusoidalPositionalEncoding()(zeros(B, S, D), start_position=-1)
+
+
 def test_sizes_may_be_of_numpy():
     size = np.int64(8)
     x = np.zeros((1, 3, 8), "float32")

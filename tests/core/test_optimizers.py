@@ -57,6 +57,7 @@ def assert_same(found, expected):
         ("bfloat16", {}),
         ("float32", {"amsgrad": True}),
         ("float32", {"global_clipnorm": 0.1}),
+        ("float32", {"beta_1": 0, "beta_2": np.float64(0.98)}),
         ("float32", {"clipvalue": 0.01}),
         ("float32", {"weight_decay": 0.1, "use_ema": True}),
     ],
@@ -75,6 +76,7 @@ def test_it_is_the_adam_of_keras(dtype, options):
         ("float32", {}),
         ("mixed_bfloat16", {"adam_lr_ratio": 2.0}),
         ("float32", {"exclude_layers": ["dense"]}),
+        ("float32", {"exclude_layers": None}),
         ("float32", {"global_clipnorm": 0.1, "weight_decay": 0.0}),
         ("float32", {"adam_weight_decay": 0.2, "use_ema": True}),
     ],
@@ -226,6 +228,11 @@ def test_defaults_are_those_of_section_5_3_and_are_saved():
     )
     assert type(optimizer) is kt.Muon
     assert optimizer.weight_decay == 0.3
+
+
+def test_patterns_of_muon_are_a_list():
+    with pytest.raises(TypeError, match="`exclude_layers` must be a list of"):
+        kt.Muon(0.1, exclude_layers="output_projection")
 
 
 @each_optimizer

@@ -803,6 +803,11 @@ def test_log_normalizer_makes_probabilities():
         ),
         (lambda: kt.Sampling(0.0), ValueError, "`temperature` must be greater"),
         (
+            lambda: kt.Sampling(1e-46),
+            ValueError,
+            "`temperature` must be a float32 that is not 0",
+        ),
+        (
             lambda: kt.Sampling(float("inf")),
             ValueError,
             "`temperature` must be finite",

@@ -97,7 +97,7 @@ def test_quantised_model_is_used_but_not_saved(tmp_path, monkeypatch):
         keras.ops.convert_to_numpy(expected), ids[:, :, None], axis=-1
     )
     np.testing.assert_allclose(found, expected[:, :, 0], rtol=1e-4)
-    with pytest.raises(ValueError, match="A quantised model cannot be saved"):
+    with pytest.raises(ValueError, match="quantised cannot be saved.* int8"):
         model.save(tmp_path / "model.keras")
 
 
@@ -112,11 +112,24 @@ def test_a_quantised_layer_is_not_saved(tmp_path, monkeypatch):
     model.decoder.layers[0].feed_forward.inner.quantize("int8")
     for saved in (model, around):
         with pytest.raises(
-            ValueError, match="decoder.*feed_forward/inner in int8"
+            ValueError, match="decoder.*/inner of transformer.* in int8"
         ):
             saved.save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match="compute in.*int8_from_float32"):
         small_model(dtype="int8_from_float32")
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+def test_a_quantised_layer_alone_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(gc, "collect", lambda: 0)
+    inputs = keras.Input((None, 8))
+    encoder = kt.Encoder(1, num_heads=2, hidden_dim=8, intermediate_dim=16)
+    model = keras.Model(inputs, encoder(inputs))
+    model.quantize("int8")
+    with pytest.raises(ValueError, match="query of encoder.* in int8"):
+        model.save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="compute in.*int8_from_float32"):
+        kt.FeedForward(8, 16, dtype="int8_from_float32")
 
 
 class WithDomains(kt.Transformer):
@@ -403,6 +416,17 @@ def test_parts_may_have_other_dtypes(part, policy, of_part):
     target_ids, scores = mixed.generate(ids["source_ids"], max_length=T)
     token_scores, _ = mixed.score(ids["source_ids"], target_ids)
     np.testing.assert_allclose(scores, token_scores.sum(axis=1), rtol=0.05)
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, T), (S, 0), (0, 0)])
+def test_sides_may_be_of_no_tokens(source, target):
+    inputs = {
+        "source_ids": np.ones((2, source), "int32"),
+        "target_ids": np.ones((2, target), "int32"),
+    }
+    logits = keras.ops.convert_to_numpy(small_model()(inputs))
+    assert logits.shape == (2, target, V)
+    assert np.isfinite(logits).all()
 
 
 def test_one_token_on_each_side_is_enough():
