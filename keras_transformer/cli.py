@@ -4,7 +4,6 @@ Heavy imports wait until a command runs, so that `--help` answers at once.
 """
 
 import functools
-import itertools
 import os
 import re
 import shlex
@@ -19,6 +18,11 @@ import typer
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
+from keras_transformer.command_io import LINES_AT_ONCE
+from keras_transformer.command_io import STANDARD_INPUT
+from keras_transformer.command_io import input_lines
+from keras_transformer.command_io import load
+from keras_transformer.command_io import output_lines
 from keras_transformer.options import CommandWithHeadings
 from keras_transformer.options import Dtype
 from keras_transformer.options import Overwrite
@@ -28,17 +32,14 @@ from keras_transformer.options import set_search
 from keras_transformer.options import with_search_options
 from keras_transformer.process import end_by_signal
 from keras_transformer.process import forget_output
-from keras_transformer.process import log_kept_back
 from keras_transformer.process import open_closed_streams
 from keras_transformer.process import quiet_start
 from keras_transformer.process import signals_handled
 from keras_transformer.process import write_utf_8
 from keras_transformer.train_command import train
+from keras_transformer.translate_command import translate
 from keras_transformer.version import __version__
 
-# Lines that `translate` has done before it writes them.
-LINES_AT_ONCE = 2000
-STANDARD_INPUT = "standard input"
 # A line of a TensorFlow error that says where, not what: frames are indented.
 GRAPH_PLACE = re.compile(
     r"\s|Graph execution error:|Detected at node |Node: |<stack traces"
@@ -122,164 +123,9 @@ def options(
         raise typer.Exit
 
 
-# Options under a heading of their own.
-of_exported = functools.partial(
-    typer.Option, rich_help_panel="With a .tflite file"
-)
 command = functools.partial(app.command, cls=CommandWithHeadings)
 command()(train)
-
-
-@command()
-@with_search_options
-def translate(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of a trained translator, or .tflite file."),
-    ],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(help="Sentences; by default the lines of the input."),
-    ] = None,
-    input: Annotated[
-        Path | None, typer.Option("--input", "-i", help="File to read.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write.")
-    ] = None,
-    min_length: Annotated[int, typer.Option(help="Least tokens.")] = 0,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Most tokens; by default the source's + 50."),
-    ] = None,
-    target_prefix: Annotated[
-        str | None,
-        typer.Option(
-            help="What translations begin with; empty lines stay empty."
-        ),
-    ] = None,
-    target_prefixes: Annotated[
-        Path | None,
-        typer.Option(help="File with such a beginning for each sentence."),
-    ] = None,
-    tokens_per_batch: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default, 111 for each of 14 to 56 targets of a .tflite file."
-        ),
-    ] = None,
-    num_threads: Annotated[
-        int | None,
-        of_exported(help="Threads that compute a batch; 1 by default."),
-    ] = None,
-    num_workers: Annotated[
-        int | None,
-        of_exported(help="Batches to compute at a time; 1 by default."),
-    ] = None,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Put its score before each line.")
-    ] = False,
-    dtype: Dtype = None,
-    overwrite: Overwrite = False,
-    *,
-    search_options,
-):
-    """Translate arguments, a file, or what is piped in; a line a sentence.
-
-    Without --output, lines are written as they are done, some thousands at a
-    time; what is typed, line by line. What is piped in is read to its end
-    first, so that a line that is too long is named before hours of work.
-
-    \b
-    Example:
-      keras-transformer translate runs/en-de "A man rides a bike."
-      keras-transformer translate runs/en-de < test.en > test.out
-      keras-transformer translate runs/en-de --search beam \\
-        --num-hypotheses 4 --scores "A man rides a bike."
-      keras-transformer translate en-de.tflite --num-workers 2 < test.en
-    """  # noqa: D301
-    workers = given(num_threads=num_threads, num_workers=num_workers)
-    is_file = folder.suffix == ".tflite" and not folder.is_dir()
-    is_exported = is_file or folder.is_file()
-    if is_exported:  # which searches in its own way
-        of_folder = given(
-            min_length=min_length or None,
-            max_length=max_length,
-            target_prefix=target_prefix,
-            target_prefixes=target_prefixes,
-            dtype=dtype,
-        )
-        refuse(of_folder | search_options, "a translator's folder", folder)
-    else:
-        refuse(workers, "a .tflite file", folder)
-    if texts and input:
-        raise ValueError(
-            "Give sentences or `--input`, not both. Received: "
-            f"{len(texts)} sentences and --input {input}."
-        )
-    if target_prefix is not None and target_prefixes:
-        raise ValueError(
-            "Give `--target-prefix` or `--target-prefixes`, not both. "
-            f"Received: {target_prefix!r} and {target_prefixes}."
-        )
-    if output:
-        check_file_to_write(output, overwrite)
-    elif overwrite:
-        refuse(["overwrite"], "`--output`", "none")
-    is_typed = sys.stdin.isatty() and not (input or texts)
-    if is_typed and target_prefixes:
-        refuse(["target_prefixes"], "`--input`", "sentences to be typed")
-    options = {
-        "return_scores": scores,
-        "verbose": int(output is not None),
-        **given(tokens_per_batch=tokens_per_batch),
-    }
-    if is_exported:
-        translator, check = _load_exported(folder, workers)
-    else:
-        translator = _load(folder, dtype, is_much=not (texts or is_typed))
-        set_search(translator, search_options)
-        from keras_transformer.translator import check_line_lengths
-
-        check = functools.partial(check_line_lengths, translator)
-        options |= {"min_length": min_length, "max_length": max_length}
-    lines_at_once = LINES_AT_ONCE
-    if texts:
-        check(texts, "the arguments")
-    elif not is_typed:
-        texts = _input_lines(input)
-        check(texts, input or STANDARD_INPUT)
-        if output:  # written when all is done: one progress bar for all
-            lines_at_once = max(len(texts), 1)
-    else:
-        texts, lines_at_once = _typed_lines(), 1
-    has_prefixes = target_prefix is not None or target_prefixes
-    prefixes = itertools.repeat(target_prefix)
-    if target_prefixes:
-        from keras_transformer.translator import check_prefix_lines
-
-        prefixes = _prefixes(target_prefixes, texts)
-        check_prefix_lines(
-            translator, texts, prefixes, max_length, target_prefixes
-        )
-
-    from keras_transformer.lines import chunks
-
-    def translated(chunk):
-        some_texts, some_prefixes = map(list, zip(*chunk, strict=True))
-        prefixed = {"target_prefix": some_prefixes} if has_prefixes else {}
-        found = translator(some_texts, **options, **prefixed)
-        return "".join(_lines(found, scores))
-
-    pairs = zip(texts, prefixes, strict=False)
-    results = map(translated, chunks(pairs, lines_at_once))
-    if output:
-        write_file(output, "".join(results).encode())
-        return
-    for result in results:
-        sys.stdout.write(result)
-        sys.stdout.flush()
+command()(with_search_options(translate))
 
 
 @command()
@@ -329,12 +175,12 @@ def evaluate(
     elif overwrite:
         refuse(["overwrite"], "`--output`", "none")
     sources, references = _read_pairs(source, target)
-    translator = _load(folder, dtype, is_much=True)
+    translator = load(folder, dtype, is_much=True)
     set_search(translator, search_options)
     check_line_lengths(translator, sources, source)
     found = first_of(translator(sources, verbose=1))
     if output:
-        write_file(output, "".join(_lines(found, with_scores=False)).encode())
+        write_file(output, "".join(output_lines(found)).encode())
     scores = corpus_scores(found, references, lowercase, tokenize)
     print(f"BLEU {scores.bleu:.2f}")
     print(f"chrF {scores.chrf:.2f}")
@@ -361,7 +207,7 @@ def score(
       keras-transformer score runs/en-de test.en test.de > scores.txt
     """  # noqa: D301
     sources, translations = _read_pairs(source, target)
-    translator = _load(folder, dtype)
+    translator = load(folder, dtype)
     _check_line_lengths(translator, sources, source, translations, target)
     tokenizer = translator.target_tokenizer
     scores, token_scores = translator.score(sources, translations, verbose=1)
@@ -421,7 +267,7 @@ def align(
             "`--picture` draws the first pair, which must have text. Received: "
             f"{source}, line 1 empty."
         )
-    translator = _load(folder, dtype)
+    translator = load(folder, dtype)
     _check_line_lengths(translator, sources, source, translations, target)
     for start in range(0, len(sources), LINES_AT_ONCE):
         some = slice(start, start + LINES_AT_ONCE)
@@ -522,7 +368,7 @@ def export(
         refuse(dropped, "any length", f"--source-length {source_length}")
     check_absent(output, overwrite)
     with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
-        translator = _load(folder, dtype)
+        translator = load(folder, dtype)
         set_search(translator, search_options)
         if litert_options.get("text") and translator.search.num_hypotheses > 1:
             refuse(
@@ -617,9 +463,9 @@ def verify(
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
-    translator = _load(folder, dtype)
+    translator = load(folder, dtype)
     set_search(translator, search_options)
-    lines = _input_lines(input)
+    lines = input_lines(input)
     check_line_lengths(translator, lines, input or STANDARD_INPUT)
     expected = translator(lines, return_scores=True)
     reports = []
@@ -644,54 +490,6 @@ def verify(
         raise typer.Exit(1)
 
 
-def _input_lines(input):
-    """Reads the lines of a file, or what is piped in or typed."""
-    from keras_transformer.lines import read_lines
-
-    return list(read_lines(input) if input else _typed_lines())
-
-
-def _prefixes(path, texts):
-    """Reads what each translation is to begin with."""
-    from keras_transformer.lines import read_lines
-
-    prefixes = list(read_lines(path))
-    if len(prefixes) != len(texts):
-        raise ValueError(
-            "`--target-prefixes` must have a line for each sentence. Received: "
-            f"{path} of {len(prefixes)} lines, {len(texts)} sentences."
-        )
-    return prefixes
-
-
-def _typed_lines():
-    """Reads what is typed, or piped in, line by line."""
-    from keras_transformer.lines import read_stream
-
-    if sys.stdin.isatty():
-        print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
-    yield from read_stream(sys.stdin.buffer, STANDARD_INPUT)
-
-
-def _lines(result, with_scores):
-    """Makes a line of each translation, or of each of its hypotheses."""
-    if not with_scores:
-        for found in result:
-            hypotheses = [found] if isinstance(found, str) else found
-            yield from (f"{_one_line(text)}\n" for text in hypotheses)
-        return
-    for found, found_scores in zip(result[0], result[1].tolist(), strict=True):
-        if isinstance(found, str):
-            found, found_scores = [found], [found_scores]
-        for text, value in zip(found, found_scores, strict=True):
-            yield f"{value:.4f}\t{_one_line(text)}\n"
-
-
-def _one_line(text):
-    """A line stays a line: vocabularies with bytes can spell a line's end."""
-    return text.replace("\n", " ")
-
-
 def _read_pairs(source, target):
     """Reads two files of as many lines as each other, at least one."""
     with quiet_start():
@@ -709,30 +507,3 @@ def _check_line_lengths(translator, sources, source, translations, target):
     tokenizer = translator.target_tokenizer
     check_line_lengths(translator, sources, source)
     check_line_lengths(translator, translations, target, tokenizer)
-
-
-def _load_exported(file, options):
-    """Opens a LiteRT file; also gives what checks the lengths of lines."""
-    from keras_transformer.lines import check_lengths
-    from keras_transformer.serving.litert_translator import LiteRTTranslator
-
-    with log_kept_back():
-        translator = LiteRTTranslator(file, **options)
-    check = functools.partial(
-        check_lengths,
-        encode=translator.encode,
-        limit=translator.longest_source,
-    )
-    return translator, check
-
-
-def _load(folder, dtype=None, is_much=False):
-    """Reads a translator, of which much text is to come or only some."""
-    with quiet_start():
-        from keras_transformer import Translator
-        from keras_transformer.tensorflow_only import give_cores_to_batches
-
-    if is_much:
-        give_cores_to_batches()
-    translator = Translator.load(folder)
-    return translator.with_dtype(dtype) if dtype else translator

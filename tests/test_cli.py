@@ -28,6 +28,7 @@ import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer import tensorflow_only
 from keras_transformer import transformer
+from keras_transformer import translate_command
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as training_run
 
@@ -595,7 +596,7 @@ def test_standard_input_is_translated_line_by_line(trained):
 def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     trained, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(translate_command, "LINES_AT_ONCE", 2)
     lines = ["the cat", "the dog", "the fox " * 3000]
     file = tmp_path / "lines"
     file.write_text("\n".join(lines))
@@ -748,7 +749,7 @@ def test_output_that_cannot_be_written_is_an_error():
 
 
 def test_lines_are_written_as_they_are_done(trained, monkeypatch):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(translate_command, "LINES_AT_ONCE", 2)
     lines = ["cat sees dog", "", "fox", "owl sees pig", "hen"]
     stdin = "\n".join(lines).encode()
     translations = kt.Translator.load(trained.folder)(lines)
@@ -884,7 +885,7 @@ def test_each_translation_begins_as_a_file_says(trained, tmp_path):
 def test_a_beginning_that_is_too_long_is_named_before_any_is_translated(
     trained, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(cli, "LINES_AT_ONCE", 1)
+    monkeypatch.setattr(translate_command, "LINES_AT_ONCE", 1)
     file = tmp_path / "prefixes"
     file.write_text("\n\nHund\nHund\n")
     result = run(

@@ -1,0 +1,56 @@
+"""What commands read and print, and the translators that they load."""
+
+import sys
+
+from keras_transformer.process import quiet_start
+
+# Lines that a command has done before it prints them.
+LINES_AT_ONCE = 2000
+STANDARD_INPUT = "standard input"
+
+
+def input_lines(input):
+    """Reads the lines of a file, or what is piped in or typed."""
+    from keras_transformer.lines import read_lines
+
+    return list(read_lines(input) if input else typed_lines())
+
+
+def typed_lines():
+    """Reads what is typed, or piped in, line by line."""
+    from keras_transformer.lines import read_stream
+
+    if sys.stdin.isatty():
+        print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
+    yield from read_stream(sys.stdin.buffer, STANDARD_INPUT)
+
+
+def output_lines(result, with_scores: bool = False):
+    """Makes a line of each translation, or of each of its hypotheses."""
+    if not with_scores:
+        for found in result:
+            hypotheses = [found] if isinstance(found, str) else found
+            yield from (f"{_one_line(text)}\n" for text in hypotheses)
+        return
+    for found, found_scores in zip(result[0], result[1].tolist(), strict=True):
+        if isinstance(found, str):
+            found, found_scores = [found], [found_scores]
+        for text, value in zip(found, found_scores, strict=True):
+            yield f"{value:.4f}\t{_one_line(text)}\n"
+
+
+def _one_line(text):
+    """A line stays a line: vocabularies with bytes can spell a line's end."""
+    return text.replace("\n", " ")
+
+
+def load(folder, dtype=None, is_much=False):
+    """Reads a translator, of which much text is to come or only some."""
+    with quiet_start():
+        from keras_transformer import Translator
+        from keras_transformer.tensorflow_only import give_cores_to_batches
+
+    if is_much:
+        give_cores_to_batches()
+    translator = Translator.load(folder)
+    return translator.with_dtype(dtype) if dtype else translator

@@ -1,0 +1,222 @@
+"""`keras-transformer translate`."""
+
+import functools
+import itertools
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.atomic import check_file_to_write
+from keras_transformer.atomic import write_file
+from keras_transformer.command_io import LINES_AT_ONCE
+from keras_transformer.command_io import STANDARD_INPUT
+from keras_transformer.command_io import input_lines
+from keras_transformer.command_io import load
+from keras_transformer.command_io import output_lines
+from keras_transformer.command_io import typed_lines
+from keras_transformer.options import Dtype
+from keras_transformer.options import Overwrite
+from keras_transformer.options import given
+from keras_transformer.options import refuse
+from keras_transformer.options import set_search
+from keras_transformer.process import log_kept_back
+
+# Options under a heading of their own.
+of_exported = functools.partial(
+    typer.Option, rich_help_panel="With a .tflite file"
+)
+
+
+def translate(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of a trained translator, or .tflite file."),
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Sentences; by default the lines of the input."),
+    ] = None,
+    input: Annotated[
+        Path | None, typer.Option("--input", "-i", help="File to read.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write.")
+    ] = None,
+    min_length: Annotated[int, typer.Option(help="Least tokens.")] = 0,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens; by default the source's + 50."),
+    ] = None,
+    target_prefix: Annotated[
+        str | None,
+        typer.Option(
+            help="What translations begin with; empty lines stay empty."
+        ),
+    ] = None,
+    target_prefixes: Annotated[
+        Path | None,
+        typer.Option(help="File with such a beginning for each sentence."),
+    ] = None,
+    tokens_per_batch: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens to decode at once; fewer need less memory. 8192 "
+            "by default, 111 for each of 14 to 56 targets of a .tflite file."
+        ),
+    ] = None,
+    num_threads: Annotated[
+        int | None,
+        of_exported(help="Threads that compute a batch; 1 by default."),
+    ] = None,
+    num_workers: Annotated[
+        int | None,
+        of_exported(help="Batches to compute at a time; 1 by default."),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Put its score before each line.")
+    ] = False,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    *,
+    search_options,
+):
+    """Translate arguments, a file, or what is piped in; a line a sentence.
+
+    Without --output, lines are written as they are done, some thousands at a
+    time; what is typed, line by line. What is piped in is read to its end
+    first, so that a line that is too long is named before hours of work.
+
+    \b
+    Example:
+      keras-transformer translate runs/en-de "A man rides a bike."
+      keras-transformer translate runs/en-de < test.en > test.out
+      keras-transformer translate runs/en-de --search beam \\
+        --num-hypotheses 4 --scores "A man rides a bike."
+      keras-transformer translate en-de.tflite --num-workers 2 < test.en
+    """  # noqa: D301
+    is_exported = folder.is_file() or (
+        folder.suffix == ".tflite" and not folder.is_dir()
+    )
+    workers = given(num_threads=num_threads, num_workers=num_workers)
+    if is_exported:  # which searches in its own way
+        of_folder = given(
+            min_length=min_length or None,
+            max_length=max_length,
+            target_prefix=target_prefix,
+            target_prefixes=target_prefixes,
+            dtype=dtype,
+        )
+        refuse(of_folder | search_options, "a translator's folder", folder)
+    else:
+        refuse(workers, "a .tflite file", folder)
+    _check_one_of_each(texts, input, target_prefix, target_prefixes)
+    if output:
+        check_file_to_write(output, overwrite)
+    elif overwrite:
+        refuse(["overwrite"], "`--output`", "none")
+    is_typed = sys.stdin.isatty() and not (input or texts)
+    if is_typed and target_prefixes:
+        refuse(["target_prefixes"], "`--input`", "sentences to be typed")
+
+    options = {
+        "return_scores": scores,
+        "verbose": int(output is not None),
+        **given(tokens_per_batch=tokens_per_batch),
+    }
+    if is_exported:
+        translator, check = _load_exported(folder, workers)
+    else:
+        translator, check = _load_folder(
+            folder, dtype, search_options, is_much=not (texts or is_typed)
+        )
+        options |= {"min_length": min_length, "max_length": max_length}
+
+    lines_at_once = LINES_AT_ONCE
+    if is_typed:
+        texts, lines_at_once = typed_lines(), 1
+    else:
+        place = "the arguments" if texts else input or STANDARD_INPUT
+        texts = texts or input_lines(input)
+        check(texts, place)
+        if output:  # written when all is done: one progress bar for all
+            lines_at_once = max(len(texts), 1)
+    prefixes = None
+    if target_prefixes:
+        prefixes = _prefixes(target_prefixes, translator, texts, max_length)
+    elif target_prefix is not None:
+        prefixes = itertools.repeat(target_prefix)
+
+    results = _translated(translator, texts, prefixes, lines_at_once, options)
+    if output:
+        write_file(output, "".join(results).encode())
+        return
+    for result in results:
+        sys.stdout.write(result)
+        sys.stdout.flush()
+
+
+def _check_one_of_each(texts, input, target_prefix, target_prefixes):
+    """Raises if what to translate, or to begin with, is given twice."""
+    if texts and input:
+        raise ValueError(
+            "Give sentences or `--input`, not both. Received: "
+            f"{len(texts)} sentences and --input {input}."
+        )
+    if target_prefix is not None and target_prefixes:
+        raise ValueError(
+            "Give `--target-prefix` or `--target-prefixes`, not both. "
+            f"Received: {target_prefix!r} and {target_prefixes}."
+        )
+
+
+def _load_exported(file, options):
+    """Opens a LiteRT file; also gives what checks the lengths of lines."""
+    from keras_transformer.lines import check_lengths
+    from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+    with log_kept_back():
+        translator = LiteRTTranslator(file, **options)
+    check = functools.partial(
+        check_lengths,
+        encode=translator.encode,
+        limit=translator.longest_source,
+    )
+    return translator, check
+
+
+def _load_folder(folder, dtype, search_options, is_much):
+    """Reads a translator; also gives what checks the lengths of lines."""
+    translator = load(folder, dtype, is_much)
+    set_search(translator, search_options)
+    from keras_transformer.translator import check_line_lengths
+
+    return translator, functools.partial(check_line_lengths, translator)
+
+
+def _prefixes(path, translator, texts, max_length):
+    """Reads what each translation is to begin with."""
+    from keras_transformer.lines import read_lines
+    from keras_transformer.translator import check_prefix_lines
+
+    prefixes = list(read_lines(path))
+    if len(prefixes) != len(texts):
+        raise ValueError(
+            "`--target-prefixes` must have a line for each sentence. Received: "
+            f"{path} of {len(prefixes)} lines, {len(texts)} sentences."
+        )
+    check_prefix_lines(translator, texts, prefixes, max_length, path)
+    return prefixes
+
+
+def _translated(translator, texts, prefixes, lines_at_once, options):
+    """Translates some lines at a time; yields the lines to print."""
+    from keras_transformer.lines import chunks
+
+    prefixes = iter(prefixes or ())
+    for some in chunks(texts, lines_at_once):
+        beginnings = list(itertools.islice(prefixes, len(some)))
+        prefixed = {"target_prefix": beginnings} if beginnings else {}
+        found = translator(some, **options, **prefixed)
+        yield "".join(output_lines(found, options["return_scores"]))
