@@ -193,6 +193,25 @@ for text in json.load(sys.stdin):
     )
 json.dump(results, sys.stdout)
 """
+# The runtime that asks for buffers beforehand.
+COMPILED_MODEL = """
+import json, sys
+import numpy as np
+from ai_edge_litert.compiled_model import CompiledModel
+loaded = CompiledModel.from_file(sys.argv[1])
+index = loaded.get_signature_index("translate_ids")
+names = loaded.get_signature_list()["translate_ids"]["outputs"]
+inputs = loaded.create_input_buffers(index)
+outputs = dict(zip(names, loaded.create_output_buffers(index)))
+results = []
+for row in json.load(sys.stdin):
+    ids = np.zeros(64, "int32")
+    ids[: len(row)] = row
+    inputs[0].write(ids)
+    loaded.run_by_index(index, inputs, [outputs[name] for name in names])
+    results.append(outputs["target_ids"].read(114, np.int32).tolist())
+json.dump(results, sys.stdout)
+"""
 WITHOUT_TENSORFLOW = """
 import sys
 import keras_transformer as kt
@@ -484,6 +503,22 @@ def test_shapes_may_be_fixed(exported, name):
     expected, expected_scores = translators[name](texts, return_scores=True)
     assert translations == expected
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
+
+
+def test_fixed_shapes_run_as_a_compiled_model(exported):
+    folder, _ = exported
+    path = folder / "fixed greedy.tflite"
+    rows = [[4, 9, 11, 3], [5, 3]]
+    found = json.loads(python(COMPILED_MODEL, path, stdin=rows))
+    run = interpreter.Interpreter(str(path)).get_signature_runner(
+        "translate_ids"
+    )
+    for row, target_ids in zip(rows, found, strict=True):
+        ids = np.zeros((1, 64), "int32")
+        ids[0, : len(row)] = row
+        expected = run(source_ids=ids)["target_ids"]
+        np.testing.assert_array_equal([target_ids], expected)
+        assert any(target_ids)
 
 
 def test_fixed_shapes_have_room_for_so_many_tokens(exported):
