@@ -42,15 +42,14 @@ pytestmark = [
 ]
 
 
-def run(*command, folder=None, stdin=None):
-    process = subprocess.run(
-        command,
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=300,
+def ended(*command, **options):
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, **options
     )
+
+
+def run(*command, **options):
+    process = ended(*command, **options)
     assert process.returncode == 0, process.stderr[-3000:]
     return process.stdout
 
@@ -64,8 +63,8 @@ def page(tmp_path_factory):
         folder,
         ignore=shutil.ignore_patterns("node_modules", "dist"),
     )
-    run("npm", "install", "--no-audit", "--no-fund", folder=folder)
-    run("npm", "run", "build", folder=folder)
+    run("npm", "install", "--no-audit", "--no-fund", cwd=folder)
+    run("npm", "run", "build", cwd=folder)
     return folder
 
 
@@ -79,10 +78,25 @@ def test_page_translates_as_the_file_elsewhere(
     expected = kt.LiteRTTranslator(path)(TEXTS)
     if name == "beam":
         expected = [hypotheses[0] for hypotheses in expected]
-    found = run(
-        *("node", page / "translate.js", BROWSER, path), stdin=as_lines(TEXTS)
-    )
-    assert found == as_lines(expected)
+    command = ("node", page / "translate.js", BROWSER, path)
+    assert run(*command, input=as_lines(TEXTS)) == as_lines(expected)
+    process = ended(*command, input="fox\n" + "the cat " * 20)
+    assert process.returncode == 1
+    assert process.stdout == as_lines([expected[TEXTS.index("fox")]])
+    message = "A text must not be longer than 48 tokens. Received: "
+    assert message in process.stderr
+
+
+def test_what_is_no_exported_file_is_named(page, tmp_path):
+    path = tmp_path / "model.tflite"
+    command = ("node", page / "translate.js", BROWSER, path)
+    process = ended(*command, input="fox\n")
+    assert process.returncode == 1
+    assert "There is no model at http" in process.stderr
+    path.write_bytes(b"no model")
+    process = ended(*command, input="fox\n")
+    assert process.returncode == 1
+    assert "must be a LiteRT file that `keras-transformer" in process.stderr
 
 
 def as_lines(texts):
