@@ -61,7 +61,7 @@ class LiteRTTranslator:
         tokens_per_batch: Most tokens to decode at once, with padding and the
             room for targets; by default 111 for each of the hypotheses that
             the file says are best decoded at once, 14 to 56. Fewer take less
-            memory.
+            memory. Of a file with a `source_length` it is one text at a time.
         verbose: 0 is silent, 1 shows a progress bar, of tokens, for which rich
             must be installed.
 
