@@ -2,6 +2,7 @@
 
 const worker = new Worker("worker.js");
 const waiting = new Map();
+let numAsked = 0;
 
 worker.onmessage = ({ data: { number, result, error } }) => {
   const { resolve, reject } = waiting.get(number);
@@ -12,7 +13,7 @@ worker.onmessage = ({ data: { number, result, error } }) => {
 
 /** Has the worker do a task. */
 function ask(task, argument) {
-  const number = crypto.randomUUID();
+  const number = numAsked++;
   return new Promise((resolve, reject) => {
     waiting.set(number, { resolve, reject });
     worker.postMessage({ number, task, argument });

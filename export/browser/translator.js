@@ -8,7 +8,7 @@ const UNKNOWN_ID = 1;
 const END_ID = 3;
 const SIGNATURES = ["tokenizers", "translate_ids"];
 
-/** Loads LiteRT itself, once, however many translators there are. */
+/** LiteRT itself, which is loaded once, however many translators there are. */
 let runtime = null;
 
 export class Translator {

@@ -15,17 +15,27 @@ PAIRS = [
 ] * 5
 
 
-def make_small_translator(model_type="unigram", search=None, **options):
+def make_small_translator(
+    model_type="unigram", search=None, is_shared=True, **options
+):
     """Has random weights that prefer some token clearly."""
     keras.utils.set_random_seed(7)
-    tokenizer = kt.Tokenizer.train(
-        [text for pair in PAIRS for text in pair],
-        vocabulary_size=32,
-        model_type=model_type,
-        verbose=0,
-    )
+    sides = [[text for pair in PAIRS for text in pair]]
+    if not is_shared:
+        sides = [*zip(*PAIRS, strict=True)]
+    tokenizers = [
+        kt.Tokenizer.train(
+            lines,
+            vocabulary_size=32 if is_shared else 26,
+            model_type=model_type,
+            verbose=0,
+        )
+        for lines in sides
+    ]
+    if not is_shared:
+        options["source_vocabulary_size"] = tokenizers[0].vocabulary_size
     model = kt.Transformer(
-        tokenizer.vocabulary_size,
+        tokenizers[-1].vocabulary_size,
         num_layers=1,
         num_heads=2,
         hidden_dim=16,
@@ -35,7 +45,7 @@ def make_small_translator(model_type="unigram", search=None, **options):
     for variable in model.trainable_variables:
         if variable.ndim == 2:
             variable.assign(3 * variable.numpy())
-    return kt.Translator(model, tokenizer, search=search)
+    return kt.Translator(model, *tokenizers, search=search)
 
 
 @pytest.fixture(scope="session")

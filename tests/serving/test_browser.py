@@ -20,9 +20,10 @@ TEXTS = [
     "مرحبا بالعالم the cat",
     "ﬁne cafe\u0301 \u2028 </s> <pad>",
 ]
-SEARCHES = {
-    "greedy": kt.GreedySearch(),
-    "beam": kt.BeamSearch(width=3, num_hypotheses=2),
+CASES = {
+    "greedy": {},
+    "beam": {"search": kt.BeamSearch(width=3, num_hypotheses=2)},
+    "two vocabularies": {"model_type": "bpe", "is_shared": False},
 }
 
 # A conversion leaves memory behind: it runs in a process of its own.
@@ -68,11 +69,11 @@ def page(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", CASES)
 def test_page_translates_as_the_file_elsewhere(
     page, make_small, tmp_path, name
 ):
-    make_small(search=SEARCHES[name]).save(tmp_path / "translator")
+    make_small(**CASES[name]).save(tmp_path / "translator")
     path = tmp_path / "model.tflite"
     run(sys.executable, "-c", EXPORT, tmp_path / "translator", path)
     expected = kt.LiteRTTranslator(path)(TEXTS)
