@@ -463,11 +463,10 @@ class Translator:
                 `LiteRTTranslator` needs neither these nor `text`, and without
                 them takes much less memory: LiteRT arranges the weights of each
                 signature for itself when it loads a file.
-            source_length: Tokens of a source, its end token included, to which
-                `translate_ids` pads: it takes one, `(1, source_length)`, and
-                its shapes are fixed, as LiteRT for browsers needs them. Longer
-                sources cannot be translated then. Leaves `translate_text`,
-                `encode` and `decode_step` out.
+            source_length: Fixes all shapes, as LiteRT for browsers needs them:
+                `translate_ids` takes one source `(1, source_length)`, its end
+                token and padding included, and no longer one; `start` must be
+                0. Leaves `translate_text`, `encode` and `decode_step` out.
             overwrite: Whether to replace a file that is there.
 
         Raises:
