@@ -34,6 +34,10 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         main(*sys.argv[1:])
+    except FileExistsError:
+        reason = f"{sys.argv[2]} exists already. Remove it first."
+        print(f"to_litert.py: {reason}", file=sys.stderr)
+        sys.exit(2)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         print(f"to_litert.py: {error}", file=sys.stderr)
         sys.exit(2)

@@ -37,6 +37,10 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     try:
         sys.exit(min(main(*sys.argv[1:]), 1))
+    except FileExistsError:
+        reason = f"{sys.argv[2]} exists already. Remove it first."
+        print(f"to_saved_model.py: {reason}", file=sys.stderr)
+        sys.exit(2)
     except (OSError, RuntimeError, ValueError) as error:
         print(f"to_saved_model.py: {error}", file=sys.stderr)
         sys.exit(2)

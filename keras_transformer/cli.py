@@ -81,6 +81,13 @@ def main():
             app()
         finally:
             sys.stdout.flush()  # or Python would, with a traceback, as it ends
+    except ModuleNotFoundError as error:  # a light install has few of them
+        _end_with(
+            f"This needs {error.name}, which is not installed. `pip install .`,"
+            " in a checkout of this library, installs it with all else."
+            if error.name
+            else error
+        )
     except ERRORS as error:
         _end_with(error)
     except Exception as error:

@@ -33,6 +33,16 @@ async function serve(model) {
   return server;
 }
 
+/** Has the page do a task; an error has its message alone. */
+async function ask(page, task, argument) {
+  try {
+    return await page.evaluate(task, argument);
+  } catch (error) {
+    const [first] = error.message.split("\n");
+    throw new Error(first.replace(/^page.evaluate: Error: /, ""));
+  }
+}
+
 async function main(executablePath, model) {
   const server = await serve(model);
   const browser = await chromium.launch({
@@ -42,11 +52,14 @@ async function main(executablePath, model) {
   try {
     const page = await browser.newPage();
     await page.goto(`http://localhost:${server.address().port}/index.html`);
-    await page.evaluate(() => window.loaded);
+    await ask(page, () => window.loaded);
     const input = await text(process.stdin);
-    for (const line of input.replace(/\n$/, "").split("\n")) {
-      const translate = (line) => window.translateLine(line);
-      const { translations } = await page.evaluate(translate, line);
+    const lines = input.replace(/\n$/, "").split("\n");
+    for (const [index, line] of lines.entries()) {
+      const task = (line) => window.translateLine(line);
+      const { translations } = await ask(page, task, line).catch((error) => {
+        throw new Error(`Line ${index + 1}: ${error.message}`);
+      });
       console.log(translations[0]);
     }
   } finally {

@@ -15,9 +15,11 @@ import numpy as np
 import keras_transformer
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.checks import check_finite
+from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert
 from keras_transformer.serving import portable
+from keras_transformer.translator import Translator
 from keras_transformer.translator import longest_source
 
 # Float32 sums in another order change a token's log-probability by far less,
@@ -158,11 +160,12 @@ def verify_export(
         FileNotFoundError: If there is no such folder or file.
         ImportError: If a LiteRT file is to be run without ai-edge-litert.
         RuntimeError: If the process that runs the export fails.
-        TypeError: If `lines` are no strings.
+        TypeError: If `translator` is no `Translator`, or `lines` no strings.
         ValueError: If there are no lines, `expected` is not of as many, or
             the export is damaged or not one of `export_saved_model` or
             `export_litert`.
     """
+    check_kind("translator", translator, Translator)
     check_tolerance(tolerance)
     lines = check_texts("lines", lines)
     if not lines:

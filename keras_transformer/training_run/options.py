@@ -252,6 +252,12 @@ class TrainingOptions:
                 f"`seed` must be less than 2^32. Received: seed={self.seed}."
             )
         check_budget(self.tokens_per_batch, self.max_length)
+        if self.average_last and self.average_decay:
+            raise ValueError(
+                "Give `average_last` or `average_decay`, not both. Received: "
+                f"average_last={self.average_last}, "
+                f"average_decay={self.average_decay}."
+            )
         if self.average_every and not (self.average_last or self.average_decay):
             raise ValueError(
                 "`average_every` needs `average_last` or `average_decay`. "

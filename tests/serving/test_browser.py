@@ -84,8 +84,9 @@ def test_page_translates_as_the_file_elsewhere(
     process = ended(*command, input="fox\n" + "the cat " * 20)
     assert process.returncode == 1
     assert process.stdout == as_lines([expected[TEXTS.index("fox")]])
-    message = "A text must not be longer than 48 tokens. Received: "
-    assert message in process.stderr
+    message = "Line 2: A text must not be longer than 48 tokens. Received: "
+    assert process.stderr.startswith(message)
+    assert process.stderr.count("\n") == 1
 
 
 def test_what_is_no_exported_file_is_named(page, tmp_path):
@@ -93,11 +94,12 @@ def test_what_is_no_exported_file_is_named(page, tmp_path):
     command = ("node", page / "translate.js", BROWSER, path)
     process = ended(*command, input="fox\n")
     assert process.returncode == 1
-    assert "There is no model at http" in process.stderr
+    assert process.stderr.startswith("There is no model at http")
     path.write_bytes(b"no model")
     process = ended(*command, input="fox\n")
     assert process.returncode == 1
-    assert "must be a LiteRT file that `keras-transformer" in process.stderr
+    message = "The model must be a LiteRT file that `keras-transformer export"
+    assert process.stderr.startswith(message)
 
 
 def as_lines(texts):

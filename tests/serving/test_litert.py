@@ -604,6 +604,21 @@ def test_command_translates_with_a_file_and_no_tensorflow(exported):
     np.testing.assert_allclose(scores, expected[1].ravel(), atol=1e-3)
 
 
+def test_command_names_what_a_light_install_lacks(exported):
+    folder, _ = exported
+    code = COMMAND_WITHOUT_TENSORFLOW.replace('"--scores", *lines', "*lines")
+    process = subprocess.run(
+        [sys.executable, "-c", code, "align"],
+        input=json.dumps([str(folder / "greedy"), __file__, __file__]),
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 2
+    expected = "keras-transformer: This needs (keras|tensorflow), which is not"
+    assert re.match(expected, process.stderr)
+    assert process.stderr.count("\n") == 1
+
+
 def test_runner_shows_how_much_is_done(exported, monkeypatch, capsys):
     translate = kt.LiteRTTranslator(exported[0] / "greedy.tflite")
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes a terminal of it

@@ -304,6 +304,8 @@ def test_foreign_operations_are_a_fault(small, monkeypatch):
 
 def test_arguments_are_checked(small):
     check = [small.translator, small.saved_model]
+    with pytest.raises(TypeError, match="`translator` must be a Translator"):
+        kt.verify_export(str(small.folder), small.saved_model, ["fox"])
     with pytest.raises(ValueError, match="`lines` must not be empty"):
         kt.verify_export(*check, [])
     for lines in ("the cat", [b"the cat"]):
