@@ -108,7 +108,8 @@ def _reason(message):
 
 
 def _end_with(error):
-    message = " ".join(str(error).split()) or type(error).__name__
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras's are bold
+    message = " ".join(message.split()) or type(error).__name__
     print(f"keras-transformer: {message}", file=sys.stderr)
     forget_output()
     sys.exit(2)

@@ -16,7 +16,7 @@ class EventLog:
     """
 
     def __init__(self, folder):
-        self.folder = os.fspath(folder)
+        self.folder = os.fsencode(folder)  # whose name may be no UTF-8
         self._writer = None
 
     def write(self, step: int, scalars=None, texts=None):

@@ -16,6 +16,9 @@ MOST_PATHS = 100
 OTHER_STARTS = {
     b"\x1f\x8b": "It is compressed: `gunzip` it.",
     b"\xfd7zXZ": "It is compressed: `unxz` it.",
+    b"BZh": "It is compressed: `bunzip2` it.",
+    b"\x28\xb5\x2f\xfd": "It is compressed: `unzstd` it.",
+    b"PK\x03\x04": "It is compressed: `unzip` it.",
     b"\xff\xfe": "Convert it with `iconv -f utf-16 -t utf-8`.",
     b"\xfe\xff": "Convert it with `iconv -f utf-16 -t utf-8`.",
 }

@@ -1,5 +1,6 @@
 """What counts as a line, a path and text."""
 
+import bz2
 import gzip
 import io
 import lzma
@@ -99,12 +100,20 @@ def test_other_unicode_encodings_are_refused(write, encoding):
     [
         (gzip.compress(b"green\n"), "It is compressed: `gunzip` it."),
         (lzma.compress(b"green\n"), "It is compressed: `unxz` it."),
+        (bz2.compress(b"green\n"), "It is compressed: `bunzip2` it."),
         ("grün\n".encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
         ("grün\n".encode("latin-1"), "`iconv -f latin1 -t utf-8`"),
         (b"green\n\x1f\x8b\n", "`iconv -f latin1 -t utf-8`"),
     ],
     # The bytes themselves would name the tests by the time within gzip's.
-    ids=["gzip", "xz", "utf-16", "latin-1", "latin-1 with gzip's mark"],
+    ids=[
+        "gzip",
+        "xz",
+        "bzip2",
+        "utf-16",
+        "latin-1",
+        "latin-1 with gzip's mark",
+    ],
 )
 def test_what_is_no_text_has_a_way_out(write, content, advice):
     with pytest.raises(ValueError, match=re.escape(advice)):

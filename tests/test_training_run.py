@@ -25,6 +25,7 @@ from keras_transformer import bleu_callback
 from keras_transformer import transformer
 from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
+from keras_transformer.event_log import EventLog
 from keras_transformer.training_run import TrainingRun
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import folder as folder_module
@@ -234,6 +235,12 @@ def test_curves_leave_out_what_is_not_known(tmp_path):
         ("training", (1, 2), (3.0, 2.0)),
         ("validation", (1, 2), (4.0, 3.5)),
     ]
+
+
+def test_events_are_written_whatever_a_folder_is_called(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    EventLog(os.fsdecode(folder)).write(0, {"loss": 1.0}, {"text": "word"})
+    assert len(os.listdir(folder)) == 1
 
 
 def test_training_says_if_it_ends_before_the_learning_rate_peaks(

@@ -463,9 +463,9 @@ class TrainingRun(TrainingOptions):
             )
         if updates < self.warmup_steps:
             print(
-                f"Training ends after {updates:,} updates, before the learning "
-                f"rate peaks, after {self.warmup_steps:,}. Pass fewer "
-                "`--warmup-steps`, or more "
+                f"Training ends after {updates:,} update{'s'[: updates > 1]}, "
+                "before the learning rate peaks, after "
+                f"{self.warmup_steps:,}. Pass fewer `--warmup-steps`, or more "
                 f"`--{'epochs' if self.updates is None else 'updates'}`.",
                 file=sys.stderr,
             )
