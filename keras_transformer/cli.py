@@ -45,6 +45,17 @@ GRAPH_PLACE = re.compile(
     r"\s|Graph execution error:|Detected at node |Node: |<stack traces"
 )
 
+# What a light install, which only translates, lacks, and the JAX backend.
+INSTALLED_BY = {
+    "keras": ".",
+    "rich": ".",
+    "sacrebleu": ".",
+    "safetensors": ".",
+    "tensorflow": ".",
+    "tensorflow_text": ".",
+    "jax": "'.[jax]'",
+}
+
 # What a user sees a line of.
 ERRORS = (
     ImportError,
@@ -81,12 +92,13 @@ def main():
             app()
         finally:
             sys.stdout.flush()  # or Python would, with a traceback, as it ends
-    except ModuleNotFoundError as error:  # a light install has few of them
+    except ModuleNotFoundError as error:
+        if error.name not in INSTALLED_BY:
+            _end_with(error)
         _end_with(
-            f"This needs {error.name}, which is not installed. `pip install .`,"
-            " in a checkout of this library, installs it with all else."
-            if error.name
-            else error
+            f"This needs {error.name}, which is not installed. `pip install "
+            f"{INSTALLED_BY[error.name]}`, in a checkout of this library, "
+            "installs it."
         )
     except ERRORS as error:
         _end_with(error)

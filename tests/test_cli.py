@@ -748,6 +748,26 @@ def test_output_that_cannot_be_written_is_an_error():
 # Evaluate
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sacrebleu", "This needs sacrebleu, .* `pip install .`, in a check.*"),
+        (
+            "jax",
+            r"This needs jax, .* `pip install '.\[jax\]'`, in a checkout.*",
+        ),
+        ("elsewhere", "No module named 'elsewhere'"),
+    ],
+)
+def test_a_module_that_is_missing_is_named(monkeypatch, name, message):
+    def missing(*arguments, **options):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(cli, "load", missing)
+    monkeypatch.setattr(cli, "_read_pairs", lambda *_: ([], []))
+    assert_is_one_line(run("score", "folder", "source", "target"), message)
+
+
 def test_lines_are_written_as_they_are_done(trained, monkeypatch):
     monkeypatch.setattr(translate_command, "LINES_AT_ONCE", 2)
     lines = ["cat sees dog", "", "fox", "owl sees pig", "hen"]

@@ -463,7 +463,7 @@ class TrainingRun(TrainingOptions):
             )
         if updates < self.warmup_steps:
             print(
-                f"Training ends after {updates:,} update{'s'[: updates > 1]}, "
+                f"Training ends after {updates:,} update{'s'[: updates != 1]}, "
                 "before the learning rate peaks, after "
                 f"{self.warmup_steps:,}. Pass fewer `--warmup-steps`, or more "
                 f"`--{'epochs' if self.updates is None else 'updates'}`.",
