@@ -385,6 +385,9 @@ def _block_ngrams(logits, target_ids, position, size):
     The last `size - 1` tokens are compared with those before each earlier
     token; where they are the same, that token may not follow now.
     """
+    longest = target_ids.shape[2]
+    if longest is not None and size > longest:
+        return logits  # no target holds one, let alone two
     ends = numbered(target_ids, axis=2)  # the last token of an n-gram
     same = ops.logical_and(
         ops.greater_equal(ends, size - 1), ops.less(ends, position)

@@ -573,6 +573,15 @@ def test_ngrams_are_not_repeated(make, size):
         assert len(set(ngrams)) == len(ngrams)
 
 
+def test_ngrams_longer_than_a_target_block_nothing():
+    logits = ops.ones((1, 1, V))
+    target_ids = ops.ones((1, 1, 4), "int32")
+    search = kt.GreedySearch(no_repeat_ngram_size=10**9)  # and cost nothing
+    problem = Problem(ops.array([START]), ops.array([4]), 4, END)
+    constrained = search.constrain(logits, target_ids, 3, problem)
+    assert np.array_equal(constrained, logits)
+
+
 def test_repetition_penalty_scales_the_log_probability_of_what_was():
     table = np.tile(np.log([1, 2, 1, 1, 3, 1.5]), (3, V, 1))
     target_ids, scores, _ = run(
