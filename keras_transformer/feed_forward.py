@@ -35,8 +35,9 @@ class FeedForward(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        ValueError: If a size is not positive, `dropout` not in `[0, 1)`, or
-            `inputs` not `D` wide.
+        ValueError: If a size is not positive, `dropout` not in `[0, 1)`,
+            `activation` is `"glu"`, which halves its input, or `inputs` are
+            not `D` wide.
 
     Example:
     >>> layer = FeedForward(hidden_dim=8, intermediate_dim=32)
@@ -58,6 +59,11 @@ class FeedForward(Layer):
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
         self.activation = keras.activations.get(activation)
+        if self.activation is keras.activations.glu:
+            raise ValueError(
+                "`activation` must give as many units as it takes. Received: "
+                f"activation={activation!r}, which halves them."
+            )
         self.dropout = dropout
         self.supports_masking = True
 

@@ -445,11 +445,18 @@ def test_an_epoch_may_end_anywhere_in_the_text(trained, text, tmp_path):
 
 @pytest.mark.slow
 def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
-    trained, copied, text
+    trained, copied, text, capsys
 ):
     run = train(copied, text, trained.settings)
     assert run.state() == f"The translator after epoch 2 is in {copied}."
+    errors = capsys.readouterr().err
+    assert f"Nothing is left of the training in {copied} after" in errors
+    assert "Going on" not in errors
     assert losses(copied) == trained.losses
+    (copied / "translator.json").unlink()
+    assert run.state() == (
+        f"The translator after epoch 2 was in {copied}, and is gone."
+    )
     train(copied, text, {**trained.settings, "epochs": 3})
     assert losses(copied)[:2] == trained.losses
     assert len(losses(copied)) == 3
@@ -461,6 +468,7 @@ def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
         ({"seed": 2}, r"`seed` must be what training in .* began with, 1\. "
          r"Received: seed=2\. Pass `--overwrite`"),
         ({"average_decay": 0.8}, "`average_decay` must be what .*, 0.9"),
+        ({"keep_best": True}, "`keep_best` must be what .*, False"),
     ],
 )  # fmt: skip
 def test_other_settings_are_refused(trained, text, change, message):
@@ -842,6 +850,34 @@ def test_a_start_that_was_killed_is_no_obstacle(tmp_path):
     folder = RunFolder(os.fspath(tmp_path / "run"))
     with folder.lock():
         folder.check_free(overwrite=False)
+
+
+def test_a_start_that_failed_does_not_refuse_another(
+    trained, text, tmp_path, monkeypatch
+):
+    class Fails(Exception):
+        pass
+
+    def fail(self, data):
+        raise Fails
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingRun, "_fit", fail)
+        for seed in (1, 2):
+            with pytest.raises(Fails):
+                train(folder, text, {"seed": seed})
+        with pytest.raises(ValueError, match="`seed` must be what training"):
+            train(folder, text, {"seed": 3}, resume=True)
+    settings = json.loads((folder / "training/settings.json").read_text())
+    assert settings["settings"]["seed"] == 2
+    with RunFolder(os.fspath(folder)).lock():
+        with pytest.raises(RuntimeError, match="Another training is writing"):
+            train(folder, text, {"seed": 3})
+    (folder / "training/checkpoints").mkdir()
+    (folder / "training/checkpoints/epoch-00001").touch()
+    with pytest.raises(ValueError, match="`seed` must be what training"):
+        train(folder, text, {"seed": 3})
 
 
 def test_one_training_a_folder(trained, text):
@@ -1298,6 +1334,12 @@ def test_settings_out_of_range(text, tmp_path, monkeypatch, change, message):
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "run", text, change)
     assert not (tmp_path / "run").exists()
+
+
+def test_training_needs_tensorflow_or_jax(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="Training needs Keras on TensorFlow"):
+        train(tmp_path / "run", text)
 
 
 def test_deterministic_needs_tensorflow(text, tmp_path, monkeypatch):

@@ -60,6 +60,14 @@ class RunFolder:
         """Whether a training has begun here."""
         return os.path.isfile(self.path(SETTINGS))
 
+    def has_progress(self) -> bool:
+        """Whether a training here has come to what would be lost."""
+        try:
+            checkpoints = os.listdir(self.path("checkpoints"))
+        except FileNotFoundError:
+            checkpoints = []
+        return bool(checkpoints) or self.epochs_logged() > 0
+
     @contextlib.contextmanager
     def lock(self):
         """Keeps other processes out; the system unlocks when this one ends.
@@ -109,9 +117,9 @@ class RunFolder:
         try:
             check_absent(self.output, overwrite)
         except FileExistsError:
-            # Of a process that was killed before it had begun.
-            killed = began and not self.has_training()
-            if not killed or os.listdir(self.output) != ["training"]:
+            # Of a process that ended before there was anything to lose.
+            is_lossless = began and not self.has_progress()
+            if not is_lossless or os.listdir(self.output) != ["training"]:
                 raise
 
     def check_writable(self):
@@ -172,7 +180,7 @@ class RunFolder:
             except BaseException:
                 shutil.rmtree(new_start, ignore_errors=True)
                 raise
-        self.has_removed = self.has_training()
+        self.has_removed = self.has_progress()
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.path(SETTINGS))  # what is left is no training
         partial = tuple(f".{name}." for name in WRITTEN)

@@ -187,8 +187,12 @@ class TrainingOptions:
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
-        # The first that differs is named; others follow from `start_from`.
-        settings = {"start_from": None, **dataclasses.asdict(self)}
+        # The first that differs is named; others follow from these two.
+        settings = {
+            "start_from": None,
+            "keep_best": False,
+            **dataclasses.asdict(self),
+        }
         may_change = {*MAY_CHANGE}
         if self.decay:
             may_change.difference_update(("epochs", "updates"))
@@ -220,6 +224,12 @@ class TrainingOptions:
         Args:
             validation: Whether there is validation text.
         """
+        backend = keras.backend.backend()
+        if backend not in ("tensorflow", "jax"):
+            raise ValueError(
+                "Training needs Keras on TensorFlow or JAX. Received: "
+                f"KERAS_BACKEND={backend}."
+            )
         if (self.epochs is None) == (self.updates is None):
             raise ValueError(
                 "Exactly one of `epochs` and `updates` must be given. "
@@ -294,10 +304,10 @@ class TrainingOptions:
                     f"`{name}` needs `validation`. Received: {name}={value}, "
                     "and no validation text."
                 )
-        if self.deterministic and keras.backend.backend() != "tensorflow":
+        if self.deterministic and backend != "tensorflow":
             raise ValueError(
                 "`deterministic` needs the TensorFlow backend. Received: "
-                f"deterministic=True with {keras.backend.backend()}."
+                f"deterministic=True with {backend}."
             )
         check_distribution(self.distribute)
 

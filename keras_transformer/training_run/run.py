@@ -45,6 +45,7 @@ from keras_transformer.training_run.start import Start
 from keras_transformer.translator import Translator
 from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
+from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite
 
@@ -170,8 +171,10 @@ class TrainingRun(TrainingOptions):
         best = ""
         if self.keep_best:
             best = f", the best of {len(self.history)} by {self.monitor},"
-        epoch = self.saved + 1
-        return f"The translator after epoch {epoch}{best} is in {self.output}."
+        translator = f"The translator after epoch {self.saved + 1}{best}"
+        if not os.path.exists(os.path.join(self.output, DESCRIPTION)):
+            return f"{translator} was in {self.output}, and is gone."
+        return f"{translator} is in {self.output}."
 
     def saved_epoch(self) -> int | None:
         """The epoch, from 0, whose translator is to be on disk."""
@@ -205,10 +208,9 @@ class TrainingRun(TrainingOptions):
 
         Weights to start from stay here; they are sent one by one, being large.
         """
-        goes_on = self.folder.has_training() and not overwrite
+        goes_on = not overwrite and self._is_begun(data, resume)
         if goes_on:
             self.folder.check_writable()
-            self.folder.check_same(self.settings(), data)
             stack.enter_context(self.folder.lock())  # marks the folder as ours
         else:
             if resume:
@@ -231,6 +233,19 @@ class TrainingRun(TrainingOptions):
             tokenizers = self._new_tokenizers(Path(source), Path(target))
         start = Start.new(self.model_options(), *tokenizers)
         return goes_on, start
+
+    def _is_begun(self, data, resume):
+        """Whether this training is in the folder; raises if another is."""
+        if not self.folder.has_training():
+            return False
+        try:
+            self.folder.check_same(self.settings(), data)
+        except ValueError:
+            # One that failed at once is no reason to refuse the next.
+            if resume or self.folder.has_progress():
+                raise
+            return False
+        return True
 
     def _new_tokenizers(self, source, target):
         """Those of both sides, or of the source and of the target."""
@@ -397,10 +412,7 @@ class TrainingRun(TrainingOptions):
         self.history = start.history
         self.saved = self.saved_epoch()
         if start.tensors:
-            self._go_on_from(start)
-        if self.distribution.is_chief and start.epoch < self.num_epochs:
-            self.folder.go_on(self.settings(), data)
-            self._announce()
+            self._assign(start)
         self.curves = can_draw()
         if not self.curves and self.distribution.is_chief:
             print(
@@ -420,6 +432,11 @@ class TrainingRun(TrainingOptions):
             )
             callbacks.begin()
             stop = self._replay(callbacks)
+            if self.distribution.is_chief:
+                has_ended = stop or start.epoch >= self.num_epochs
+                if not has_ended:
+                    self.folder.go_on(self.settings(), data)
+                self._announce(start, has_ended)
             for epoch in range(start.epoch, self.num_epochs):
                 if stop:
                     break
@@ -450,8 +467,15 @@ class TrainingRun(TrainingOptions):
                 file=sys.stderr,
             )
 
-    def _announce(self):
+    def _announce(self, start, has_ended):
         """Says what is trained on, and where it is too short to learn much."""
+        after = f"the training in {self.output} after epoch {start.epoch}"
+        if has_ended:
+            print(f"Nothing is left of {after}.", file=sys.stderr)
+            return
+        if start.tensors:
+            batches = f" and {start.batch} batches" if start.batch else ""
+            print(f"Going on with {after}{batches}.", file=sys.stderr)
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
         updates = self._num_updates()
         if self.updates is not None or self.updates_per_epoch is not None:
@@ -502,21 +526,13 @@ class TrainingRun(TrainingOptions):
         )
         return start
 
-    def _go_on_from(self, start):
+    def _assign(self, start):
         model = self.translator.model
         start.assign(model, self.averaging)
-        batches = ""
         if start.batch:
-            batches = f" and {start.batch} batches"
             # Makes the metrics, so that their state can be put back.
             batch = next(self.corpus.stretch(0, 0, 1).as_numpy_iterator())
             model.test_on_batch(*batch)
-        if self.distribution.is_chief:
-            print(
-                f"Going on with the training in {self.output} after epoch "
-                f"{start.epoch}{batches}.",
-                file=sys.stderr,
-            )
 
     def _callbacks(self, start, interrupt):
         """In this order: later ones see the weights and logs of earlier."""

@@ -478,6 +478,12 @@ def test_positions_start_at_0():
         kt.SinusoidalPositionalEncoding()(zeros(B, S, D), start_position=-1)
 
 
+def test_activation_must_keep_the_width():
+    for activation in ("glu", keras.activations.glu):
+        with raises(ValueError, "`activation` must give as many units as it t"):
+            kt.FeedForward(8, 16, activation=activation)
+
+
 def test_sizes_may_be_of_numpy():
     size = np.int64(8)
     x = np.zeros((1, 3, 8), "float32")
