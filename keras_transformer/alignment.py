@@ -2,6 +2,8 @@
 
 import io
 import os
+import sys
+import warnings
 from typing import Any
 from typing import NamedTuple
 
@@ -43,6 +45,9 @@ class Alignment(NamedTuple):
     def draw(self, path):
         """Draws the weights as a picture.
 
+        Characters that no font of this machine has are drawn as boxes, and
+        named on the standard error output.
+
         Args:
             path: The file; its ending says the format, such as `.png`.
 
@@ -57,18 +62,23 @@ class Alignment(NamedTuple):
                 f"of {self.source_pieces} and {self.target_pieces}."
             )
         ending = check_picture(path)
+        import matplotlib
         from matplotlib.figure import Figure
 
+        pieces = [_shown(self.source_pieces), _shown(self.target_pieces)]
         height, width = self.weights.shape
         figure = Figure(figsize=(width / 2 + 2, height / 2 + 2))  # inches
-        axes = figure.add_subplot()
-        axes.imshow(self.weights, cmap="Blues", vmin=0, vmax=1)
-        axes.xaxis.tick_top()
-        axes.set_xticks(range(width), _shown(self.source_pieces), rotation=90)
-        axes.set_yticks(range(height), _shown(self.target_pieces))
-        axes.set_xlabel("where each piece of the translation looked")
         picture = io.BytesIO()
-        figure.savefig(picture, format=ending, dpi=120, bbox_inches="tight")
+        fonts = {"font.family": _fonts_for("".join([*pieces[0], *pieces[1]]))}
+        with matplotlib.rc_context(fonts), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing from")
+            axes = figure.add_subplot()
+            axes.imshow(self.weights, cmap="Blues", vmin=0, vmax=1)
+            axes.xaxis.tick_top()
+            axes.set_xticks(range(width), pieces[0], rotation=90)
+            axes.set_yticks(range(height), pieces[1])
+            axes.set_xlabel("where each piece of the translation looked")
+            figure.savefig(picture, format=ending, dpi=120, bbox_inches="tight")
         write_file(path, picture.getvalue())
 
 
@@ -96,6 +106,36 @@ def check_picture(path) -> str:
             f"Received: {path!r}."
         )
     return ending
+
+
+def _fonts_for(text) -> list[str]:
+    """Matplotlib's fonts, and those of this machine for what they lack."""
+    from matplotlib import font_manager
+    from matplotlib import rcParams
+
+    chosen = list(rcParams["font.family"])
+    default = font_manager.findfont(font_manager.FontProperties())
+    missing = {*text}.difference(_characters(default))
+    for font in font_manager.fontManager.ttflist if missing else ():
+        if font.name.lstrip(".").replace(" ", "").startswith("LastResort"):
+            continue  # it draws boxes
+        found = missing.intersection(_characters(font.fname))
+        if found:
+            chosen.append(font.name)
+            missing -= found
+    if missing:
+        print(
+            f"No font of this machine has {' '.join(sorted(missing))}: drawn "
+            "as boxes. Fonts such as Noto's, of Google, have them.",
+            file=sys.stderr,
+        )
+    return chosen
+
+
+def _characters(font):
+    from matplotlib import font_manager
+
+    return map(chr, font_manager.get_font(font).get_charmap())
 
 
 def _shown(pieces):

@@ -4,6 +4,7 @@ import math
 import numbers
 import os
 from collections.abc import Iterable
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -199,13 +200,15 @@ def check_kind(name: str, value, kind: type):
 
 
 def check_texts(name: str, texts) -> list[str]:
-    """Returns an iterable of strings as a list, or raises `TypeError`."""
+    """Returns strings in some order as a list, or raises `TypeError`."""
     if isinstance(texts, str):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: one string. "
             "Write `[text]`; what is returned is a sequence too."
         )
-    if not isinstance(texts, Iterable):
+    if isinstance(texts, (Mapping, set, frozenset)) or not isinstance(
+        texts, Iterable
+    ):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: {texts!r} of "
             f"type {type(texts).__name__}."

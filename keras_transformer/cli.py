@@ -21,10 +21,16 @@ from keras_transformer.atomic import write_file
 from keras_transformer.command_io import LINES_AT_ONCE
 from keras_transformer.command_io import STANDARD_INPUT
 from keras_transformer.command_io import input_lines
+from keras_transformer.command_io import is_exported
 from keras_transformer.command_io import load
+from keras_transformer.command_io import load_exported
+from keras_transformer.command_io import load_with_search
 from keras_transformer.command_io import output_lines
+from keras_transformer.command_io import refuse_of_the_other
 from keras_transformer.options import CommandWithHeadings
 from keras_transformer.options import Dtype
+from keras_transformer.options import NumThreads
+from keras_transformer.options import NumWorkers
 from keras_transformer.options import Overwrite
 from keras_transformer.options import given
 from keras_transformer.options import refuse
@@ -77,6 +83,10 @@ app = typer.Typer(
 TranslatorFolder = Annotated[
     Path, typer.Argument(help="Folder of a trained translator.")
 ]
+TranslatorOrFile = Annotated[
+    Path,
+    typer.Argument(help="Folder of a trained translator, or .tflite file."),
+]
 
 
 def main():
@@ -113,8 +123,10 @@ def main():
 def _reason(message):
     """The first line of TensorFlow's message that says what is wrong.
 
-    Before it come the nodes of the graph, and where they were defined.
+    Before it come the nodes of the graph, and where they were defined; before
+    what is wrong in an operation of no graph, the operation.
     """
+    message = re.sub(r"^\{\{.*?\}\}\s*", "", message)
     lines = (line for line in message.splitlines() if line.strip())
     return next((line for line in lines if not GRAPH_PLACE.match(line)), "")
 
@@ -151,7 +163,7 @@ command()(with_search_options(translate))
 @command()
 @with_search_options
 def evaluate(
-    folder: TranslatorFolder,
+    folder: TranslatorOrFile,
     source: Annotated[Path, typer.Argument(help="Text to translate.")],
     target: Annotated[Path, typer.Argument(help="Its reference.")],
     lowercase: Annotated[
@@ -168,6 +180,8 @@ def evaluate(
         Path | None,
         typer.Option("--output", "-o", help="File for the translations."),
     ] = None,
+    num_threads: NumThreads = None,
+    num_workers: NumWorkers = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
     *,
@@ -182,11 +196,13 @@ def evaluate(
       keras-transformer evaluate runs/en-de test.en test.de --search beam
       keras-transformer evaluate runs/en-zh test.en test.zh --tokenize zh \\
         --output test.out
+      keras-transformer evaluate en-de-int8.tflite test.en test.de
     """  # noqa: D301
+    workers = given(num_threads=num_threads, num_workers=num_workers)
+    refuse_of_the_other(folder, given(dtype=dtype) | search_options, workers)
     with quiet_start():
         from keras_transformer.text import corpus_scores
         from keras_transformer.text.bleu import bleu_metric
-        from keras_transformer.translator import check_line_lengths
         from keras_transformer.translator import first_of
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
@@ -195,9 +211,13 @@ def evaluate(
     elif overwrite:
         refuse(["overwrite"], "`--output`", "none")
     sources, references = _read_pairs(source, target)
-    translator = load(folder, dtype, is_much=True)
-    set_search(translator, search_options)
-    check_line_lengths(translator, sources, source)
+    if is_exported(folder):
+        translator, check = load_exported(folder, workers)
+    else:
+        translator, check = load_with_search(
+            folder, dtype, search_options, is_much=True
+        )
+    check(sources, source)
     found = first_of(translator(sources, verbose=1))
     if output:
         write_file(output, "".join(output_lines(found)).encode())

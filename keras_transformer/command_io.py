@@ -1,7 +1,11 @@
 """What commands read and print, and the translators that they load."""
 
+import functools
 import sys
 
+from keras_transformer.options import refuse
+from keras_transformer.options import set_search
+from keras_transformer.process import log_kept_back
 from keras_transformer.process import quiet_start
 
 # Lines that a command has done before it prints them.
@@ -54,3 +58,43 @@ def load(folder, dtype=None, is_much=False):
         give_cores_to_batches()
     translator = Translator.load(folder)
     return translator.with_dtype(dtype) if dtype else translator
+
+
+def load_with_search(folder, dtype, search_options, is_much):
+    """Reads a translator; also gives what checks the lengths of lines."""
+    translator = load(folder, dtype, is_much)
+    set_search(translator, search_options)
+    from keras_transformer.translator import check_line_lengths
+
+    return translator, functools.partial(check_line_lengths, translator)
+
+
+def load_exported(file, workers):
+    """Opens a LiteRT file; also gives what checks the lengths of lines."""
+    from keras_transformer.lines import check_lengths
+    from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+    with log_kept_back():
+        translator = LiteRTTranslator(file, **workers)
+    check = functools.partial(
+        check_lengths,
+        encode=translator.encode,
+        limit=translator.longest_source,
+    )
+    return translator, check
+
+
+def is_exported(path) -> bool:
+    """Whether a translator is, or would be, a LiteRT file."""
+    return path.is_file() or (path.suffix == ".tflite" and not path.is_dir())
+
+
+def refuse_of_the_other(path, of_folder, of_exported):
+    """Raises for options of a folder with a LiteRT file, and the other way.
+
+    The file searches in its own way.
+    """
+    if is_exported(path):
+        refuse(of_folder, "a translator's folder", path)
+    else:
+        refuse(of_exported, "a .tflite file", path)

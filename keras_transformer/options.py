@@ -24,8 +24,21 @@ Dtype = Annotated[
 ]
 
 
-# An option under a heading of `--help`.
+# Options under headings of `--help`.
+of_exported = functools.partial(
+    typer.Option, rich_help_panel="With a .tflite file"
+)
 of_search = functools.partial(typer.Option, rich_help_panel="Search")
+
+
+NumThreads = Annotated[
+    int | None,
+    of_exported(help="Threads that compute a batch; 1 by default."),
+]
+NumWorkers = Annotated[
+    int | None,
+    of_exported(help="Batches to compute at a time; 1 by default."),
+]
 
 
 class CommandWithHeadings(TyperCommand):

@@ -1,6 +1,5 @@
 """`keras-transformer translate`."""
 
-import functools
 import itertools
 import sys
 from pathlib import Path
@@ -13,20 +12,18 @@ from keras_transformer.atomic import write_file
 from keras_transformer.command_io import LINES_AT_ONCE
 from keras_transformer.command_io import STANDARD_INPUT
 from keras_transformer.command_io import input_lines
-from keras_transformer.command_io import load
+from keras_transformer.command_io import is_exported
+from keras_transformer.command_io import load_exported
+from keras_transformer.command_io import load_with_search
 from keras_transformer.command_io import output_lines
+from keras_transformer.command_io import refuse_of_the_other
 from keras_transformer.command_io import typed_lines
 from keras_transformer.options import Dtype
+from keras_transformer.options import NumThreads
+from keras_transformer.options import NumWorkers
 from keras_transformer.options import Overwrite
 from keras_transformer.options import given
 from keras_transformer.options import refuse
-from keras_transformer.options import set_search
-from keras_transformer.process import log_kept_back
-
-# Options under a heading of their own.
-of_exported = functools.partial(
-    typer.Option, rich_help_panel="With a .tflite file"
-)
 
 
 def translate(
@@ -66,16 +63,15 @@ def translate(
             "by default, 111 for each of 14 to 56 targets of a .tflite file."
         ),
     ] = None,
-    num_threads: Annotated[
-        int | None,
-        of_exported(help="Threads that compute a batch; 1 by default."),
-    ] = None,
-    num_workers: Annotated[
-        int | None,
-        of_exported(help="Batches to compute at a time; 1 by default."),
-    ] = None,
+    num_threads: NumThreads = None,
+    num_workers: NumWorkers = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="Put its score before each line.")
+        bool,
+        typer.Option(
+            "--scores",
+            help="Put its score before each line: the log-probability in "
+            "nats, a beam's over its length penalty.",
+        ),
     ] = False,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
@@ -96,21 +92,15 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
-    is_exported = folder.is_file() or (
-        folder.suffix == ".tflite" and not folder.is_dir()
-    )
     workers = given(num_threads=num_threads, num_workers=num_workers)
-    if is_exported:  # which searches in its own way
-        of_folder = given(
-            min_length=min_length or None,
-            max_length=max_length,
-            target_prefix=target_prefix,
-            target_prefixes=target_prefixes,
-            dtype=dtype,
-        )
-        refuse(of_folder | search_options, "a translator's folder", folder)
-    else:
-        refuse(workers, "a .tflite file", folder)
+    of_folder = given(
+        min_length=min_length or None,
+        max_length=max_length,
+        target_prefix=target_prefix,
+        target_prefixes=target_prefixes,
+        dtype=dtype,
+    )
+    refuse_of_the_other(folder, of_folder | search_options, workers)
     _check_one_of_each(texts, input, target_prefix, target_prefixes)
     if output:
         check_file_to_write(output, overwrite)
@@ -125,10 +115,10 @@ def translate(
         "verbose": int(output is not None),
         **given(tokens_per_batch=tokens_per_batch),
     }
-    if is_exported:
-        translator, check = _load_exported(folder, workers)
+    if is_exported(folder):
+        translator, check = load_exported(folder, workers)
     else:
-        translator, check = _load_folder(
+        translator, check = load_with_search(
             folder, dtype, search_options, is_much=not (texts or is_typed)
         )
         options |= {"min_length": min_length, "max_length": max_length}
@@ -169,30 +159,6 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
             "Give `--target-prefix` or `--target-prefixes`, not both. "
             f"Received: {target_prefix!r} and {target_prefixes}."
         )
-
-
-def _load_exported(file, options):
-    """Opens a LiteRT file; also gives what checks the lengths of lines."""
-    from keras_transformer.lines import check_lengths
-    from keras_transformer.serving.litert_translator import LiteRTTranslator
-
-    with log_kept_back():
-        translator = LiteRTTranslator(file, **options)
-    check = functools.partial(
-        check_lengths,
-        encode=translator.encode,
-        limit=translator.longest_source,
-    )
-    return translator, check
-
-
-def _load_folder(folder, dtype, search_options, is_much):
-    """Reads a translator; also gives what checks the lengths of lines."""
-    translator = load(folder, dtype, is_much)
-    set_search(translator, search_options)
-    from keras_transformer.translator import check_line_lengths
-
-    return translator, functools.partial(check_line_lengths, translator)
 
 
 def _prefixes(path, translator, texts, max_length):

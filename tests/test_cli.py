@@ -1134,6 +1134,12 @@ def test_lengths_that_no_text_has(trained, name):
         ),
         (
             tf.errors.ResourceExhaustedError(
+                None, None, "{{function_node __wrapped__Add_device_/a:0}} OOM"
+            ),
+            "OOM",
+        ),
+        (
+            tf.errors.ResourceExhaustedError(
                 None,
                 None,
                 "Graph execution error:\n\nDetected at node a/b defined at "

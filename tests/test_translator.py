@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import zlib
 
 import keras
@@ -202,8 +203,10 @@ def test_a_bare_string_is_refused(translator):
         translator("the cat")
     with pytest.raises(TypeError, match=message):
         translator.score("the cat", ["der Hund"])
-    with pytest.raises(TypeError, match="`texts` must be .*Received: None of"):
-        translator(None)
+    for texts in (None, {"the cat": 1}, {"the cat"}, frozenset()):
+        kind = type(texts).__name__
+        with pytest.raises(TypeError, match=f"`texts` must be .* type {kind}"):
+            translator(texts)
     with pytest.raises(TypeError, match="`translations` must be a sequence"):
         translator.score(["the cat"], "der Hund")
 
@@ -585,6 +588,18 @@ def test_pieces_of_translations_are_aligned(other_translator, layer):
                 row = found.weights[piece, :-1]
                 assert row[place] == row.max()
     assert translator.align([], []) == []
+
+
+def test_pieces_are_drawn_in_a_font_that_has_them(tmp_path, capsys):
+    pieces = ["▁a", "⌚", "\U000effff"]  # the last is no character
+    weights = np.ones((1, 3), "float32")
+    with warnings.catch_warnings(action="error"):
+        Alignment(pieces, ["</s>"], weights).draw(tmp_path / "a.png")
+        assert "No font of this machine has \U000effff: drawn" in (
+            capsys.readouterr().err
+        )
+        Alignment(pieces[:2], ["</s>"], weights[:, :2]).draw(tmp_path / "b.svg")
+    assert capsys.readouterr().err == ""
 
 
 def test_alignments_are_drawn(tmp_path):

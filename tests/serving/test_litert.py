@@ -604,6 +604,28 @@ def test_command_translates_with_a_file_and_no_tensorflow(exported):
     np.testing.assert_allclose(scores, expected[1].ravel(), atol=1e-3)
 
 
+def test_command_scores_a_file(exported, tmp_path):
+    path = exported[0] / "beam best 2.tflite"
+    found, _ = kt.LiteRTTranslator(path)(TEXTS, return_scores=True)
+    files = [tmp_path / name for name in ("text.en", "text.de")]
+    files[0].write_text("".join(f"{text}\n" for text in TEXTS))
+    files[1].write_text("".join(f"{best}\n" for best, _ in found))
+    command = [sys.executable, "-m", "keras_transformer", "evaluate", path]
+
+    def run(*options):
+        process = subprocess.run(
+            [*command, *files, *options], capture_output=True, text=True
+        )
+        return process.returncode, process.stdout + process.stderr
+
+    code, output = run("--num-workers", "2")
+    assert code == 0, output
+    assert "\nchrF 100.00\n" in output  # BLEU wants longer ones
+    code, output = run("--width", "2")
+    assert code == 2
+    assert "`--width` needs a translator's folder. Received: " in output
+
+
 def test_command_names_what_a_light_install_lacks(exported):
     folder, _ = exported
     code = COMMAND_WITHOUT_TENSORFLOW.replace('"--scores", *lines', "*lines")
