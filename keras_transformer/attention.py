@@ -201,6 +201,12 @@ class MultiHeadAttention(Layer):
         mask = combine_masks(
             attention_mask, causal, value_mask=value_mask, key_mask=key_mask
         )
+        if attention_mask is not None:
+            sizes = (*query.shape[:2], value.shape[1])  # (B, T, S)
+            num_axes = len(attention_mask.shape)
+            check_sizes(
+                "attention_mask", attention_mask.shape, sizes[-num_axes:]
+            )
         keys, values = self.keys_and_values(value, key)
         output, weights = self.attend(query, keys, values, mask, training)
         return (output, weights) if return_attention_scores else output

@@ -459,6 +459,13 @@ def test_values_and_masks_must_fit():
     message = f"`value_mask` must have shape {(B, S)}. Received: value_mask"
     with raises(ValueError, message):
         layer(x, x, value_mask=np.ones((B, S - 1), bool))
+    for shape in ((B, S, S), (S, S), (1, S)):
+        layer(x, x, attention_mask=np.ones(shape, bool))
+    for shape in ((B, S, S + 1), (S + 1, S), (B + 1, S, S)):
+        sizes = (B, S, S)[-len(shape) :]
+        message = f"`attention_mask` must have shape {sizes}. Received: att"
+        with raises(ValueError, message):
+            layer(x, x, attention_mask=np.ones(shape, bool))
 
 
 def test_sides_must_have_as_many_rows():
