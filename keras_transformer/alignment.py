@@ -30,6 +30,9 @@ class Alignment(NamedTuple):
     def links(self) -> list[tuple[int, int]]:
         """The source piece that each target piece looks at most.
 
+        The end token is none of them, wherever much of the attention goes to
+        it.
+
         Returns:
             For each piece of the target but the end token a pair of places
             from 0, of the source piece and its own.
@@ -119,7 +122,10 @@ def _fonts_for(text) -> list[str]:
     for font in font_manager.fontManager.ttflist if missing else ():
         if font.name.lstrip(".").replace(" ", "").startswith("LastResort"):
             continue  # it draws boxes
-        found = missing.intersection(_characters(font.fname))
+        try:
+            found = missing.intersection(_characters(font.fname))
+        except (OSError, RuntimeError):  # gone, or damaged
+            continue
         if found:
             chosen.append(font.name)
             missing -= found

@@ -50,7 +50,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
             check()
         os.replace(partial, path)
     except BaseException:
-        _remove(partial)
+        remove(partial)
         raise
     finally:
         _unfinished.discard(partial)
@@ -98,7 +98,7 @@ def new_folder(path, check: Callable):
         else:
             os.rename(partial, path)
     except BaseException:
-        _remove(partial)
+        remove(partial)
         raise
     finally:
         _unfinished.discard(partial)
@@ -118,7 +118,16 @@ def temporary_folder():
 def remove_unfinished():
     """Removes what is being filled, before the process ends."""
     for partial in [*_unfinished]:
-        _remove(partial)
+        remove(partial)
+
+
+def remove(path):
+    """Removes a file or a folder, if it is there."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
 
 def check_absent(path, overwrite: bool = False):
@@ -190,14 +199,6 @@ def _fill(path, content):
         return
     with open(path, "wb") as file:
         file.write(content)
-
-
-def _remove(path):
-    if os.path.isdir(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
 
 
 def _mode_of(path):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ import safetensors
 import safetensors.numpy
 from keras import ops
 
+from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
 from keras_transformer.tensorflow_only import strategy_scope
@@ -23,8 +25,8 @@ from keras_transformer.weights import named_weights
 
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5,})-batch-(\d{8,})\.safetensors")
-# What a killed process leaves: our file, or that of safetensors beside it.
-UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}|\.tmp\w{{6}}")
+# What a killed process leaves: a file, and a folder of safetensors' own.
+UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}(\.new)?")
 
 # What reading a damaged file raises.
 DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
@@ -205,7 +207,7 @@ class Checkpoint:
         )
         unfinished = filter(UNFINISHED.fullmatch, os.listdir(folder))
         for name in [*_whole(folder)[:-KEPT], *unfinished]:
-            os.remove(os.path.join(folder, name))
+            remove(os.path.join(folder, name))
 
     @classmethod
     def newest(cls, folder) -> "Checkpoint":
@@ -332,8 +334,13 @@ def _optimizer_of(model):
 
 def _save(tensors, path, metadata):
     """Writes tensors one by one, as there may be no memory for a copy."""
+    # It has a file beside the one it writes, of a name that any may have.
+    folder = f"{path}.new"
+    os.mkdir(folder)
     try:
-        safetensors.numpy.save_file(tensors, path, metadata)
+        new_path = os.path.join(folder, "new.safetensors")
+        safetensors.numpy.save_file(tensors, new_path, metadata)
+        os.replace(new_path, path)
     except safetensors.SafetensorError as error:
         # A full disk, for one, is known by its number.
         match = re.search(r"os error (\d+)", str(error))
@@ -341,6 +348,8 @@ def _save(tensors, path, metadata):
             raise
         number = int(match[1])
         raise OSError(number, os.strerror(number), path) from error
+    finally:
+        shutil.rmtree(folder)
 
 
 def _digest(state, tensors):

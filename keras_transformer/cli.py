@@ -286,9 +286,9 @@ def align(
     """Say what the pieces of translations look at in the source.
 
     Prints a line a sentence: 0-0 2-1 where the first piece of the translation
-    looks at the first of the source most, and the second at the third. With
-    --pieces, those of the source, those of the translation, and then the
-    links, with tabs between.
+    looks at the first of the source most, and the second at the third, the
+    end token of the source aside. With --pieces, those of the source, those of
+    the translation, and then the links, with tabs between.
 
     \b
     Example:

@@ -395,16 +395,18 @@ class Decoder(Layer):
         x = inputs
         scores = []
         for layer in self.layers:
-            x, weights = layer(
+            x = layer(
                 x,
                 encoded,
                 padding_mask=padding_mask,
                 inputs_mask=inputs_mask,
                 encoded_mask=encoded_mask,
-                return_attention_scores=True,
+                return_attention_scores=return_attention_scores,
                 training=training,
             )
-            scores.append(weights)
+            if return_attention_scores:
+                x, weights = x
+                scores.append(weights)
         x = self.final_norm(x)
         return (x, scores) if return_attention_scores else x
 

@@ -726,13 +726,13 @@ class Transformer(Freezable, keras.Model):
         )
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """As `keras.Model.evaluate`, after a look at the ids, as of `fit`."""
+        """As `keras.Model.evaluate`, after the look of `fit` at ids."""
         if not kwargs.get("_use_cached_eval_dataset"):  # of `fit`, which looked
-            check_training_data(self, x)
+            check_training_data(self, x, y)
         return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        """As `keras.Model.predict`, after a look at the ids, as of `fit`."""
+        """As `keras.Model.predict`, after the look of `fit` at ids."""
         check_training_data(self, x)
         return super().predict(x, *args, **kwargs)
 

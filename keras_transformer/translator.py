@@ -590,7 +590,8 @@ class Translator:
         ]
         tokens = LOGITS_PER_BATCH // self.model.vocabulary_size
         tokens = min(max(tokens, 1), TOKENS_PER_BATCH)
-        for batch in batches_by_length(longest, tokens):
+        # `longest` has the target in it: no room for another.
+        for batch in batches_by_length(longest, tokens, max_length=1):
             yield (
                 batch,
                 padded([sources[index] for index in batch]),

@@ -1,5 +1,6 @@
 """Strings in, strings out; and the folder that keeps a translator."""
 
+import dataclasses
 import doctest
 import errno
 import hashlib
@@ -16,6 +17,7 @@ import warnings
 import zlib
 
 import keras
+import matplotlib.font_manager
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -590,7 +592,14 @@ def test_pieces_of_translations_are_aligned(other_translator, layer):
     assert translator.align([], []) == []
 
 
-def test_pieces_are_drawn_in_a_font_that_has_them(tmp_path, capsys):
+def test_pieces_are_drawn_in_a_font_that_has_them(
+    tmp_path, monkeypatch, capsys
+):
+    fonts = matplotlib.font_manager.fontManager.ttflist
+    gone = dataclasses.replace(fonts[0], fname="/gone.ttf")
+    monkeypatch.setattr(
+        matplotlib.font_manager.fontManager, "ttflist", [gone, *fonts]
+    )
     pieces = ["▁a", "⌚", "\U000effff"]  # the last is no character
     weights = np.ones((1, 3), "float32")
     with warnings.catch_warnings(action="error"):
@@ -638,18 +647,18 @@ def test_scoring_takes_batches_by_their_logits(translator, monkeypatch):
         return score(source_ids, target_ids)
 
     monkeypatch.setattr(translator.model, "score", spy)
-    # Of at most 120 tokens: each sentence may have 50 more than it has.
-    logits = 120 * translator.model.vocabulary_size
+    longest = max(len(ids) for ids in translator.tokenizer.encode(texts)) + 1
+    logits = 2 * longest * translator.model.vocabulary_size
     monkeypatch.setattr(translator_module, "LOGITS_PER_BATCH", logits)
     scores, _ = translator.score(texts, texts)
     np.testing.assert_allclose(scores, expected, rtol=1e-5)
-    assert max(sizes) == 2 and sum(sizes) == len(texts)
+    assert sizes[0] == 2 and sum(sizes) == len(texts)
     # However small the vocabulary, there are not more tokens at once.
     sizes.clear()
     monkeypatch.setattr(translator_module, "LOGITS_PER_BATCH", 2**40)
-    monkeypatch.setattr(translator_module, "TOKENS_PER_BATCH", 120)
+    monkeypatch.setattr(translator_module, "TOKENS_PER_BATCH", 2 * longest)
     translator.score(texts, texts)
-    assert max(sizes) == 2 and sum(sizes) == len(texts)
+    assert sizes[0] == 2 and sum(sizes) == len(texts)
 
 
 def test_a_part_that_is_frozen_is_not_trained_again(translator, tmp_path):

@@ -289,7 +289,7 @@ class WeightAveraging(keras.callbacks.Callback):
                 variable,
                 keras.backend.result_type(variable.dtype, "float32"),
             )
-            for variable in self.model.trainable_variables
+            for variable in self._averaged()
         ]
         if self._mean is None:
             self._mean = [ops.zeros_like(weight) for weight in weights]

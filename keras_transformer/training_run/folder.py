@@ -5,12 +5,12 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import sys
 
 from keras_transformer.atomic import NO_LOCKS
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_folder_to_write
+from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.text import Tokenizer
 from keras_transformer.training_run.options import PLACES
@@ -173,21 +173,19 @@ class RunFolder:
     def begin(self, settings: dict, data: dict, translator: Translator):
         """Writes what a training begins with; removes one that was here."""
         new_start = self.path("start.new")
-        shutil.rmtree(new_start, ignore_errors=True)
+        remove(new_start)
         if settings["start_from"]:
             try:  # first, as the disk may be full
                 translator.save(new_start)
             except BaseException:
-                shutil.rmtree(new_start, ignore_errors=True)
+                remove(new_start)
                 raise
         self.has_removed = self.has_progress()
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(self.path(SETTINGS))  # what is left is no training
+        remove(self.path(SETTINGS))  # what is left is no training
         partial = tuple(f".{name}." for name in WRITTEN)
-        for entry in os.scandir(self.path()):
-            if entry.name in WRITTEN or entry.name.startswith(partial):
-                is_folder = entry.is_dir(follow_symlinks=False)
-                shutil.rmtree(entry) if is_folder else os.remove(entry)
+        for name in os.listdir(self.path()):
+            if name in WRITTEN or name.startswith(partial):
+                remove(self.path(name))
         if settings["start_from"]:
             os.rename(new_start, self.path(START))
         else:

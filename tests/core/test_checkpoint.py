@@ -284,14 +284,16 @@ def test_a_checkpoint_is_after_a_number_of_epochs():
 
 def test_only_the_last_two_checkpoints_stay(tmp_path):
     unfinished = ".epoch-00001-batch-00000000.safetensors.abcdefgh"
-    for name in (unfinished, ".tmpAbc123", "notes"):
+    (tmp_path / f"{unfinished}.new").mkdir()
+    # The last is of another program's.
+    for name in (unfinished, f"{unfinished}.new/.tmp", ".tmpAbc123"):
         (tmp_path / name).touch()
     for epoch, batch in ((0, 5), (0, 10), (1, 0)):
         kt.Checkpoint(epoch, batch).write(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".tmpAbc123",
         "epoch-00000-batch-00000010.safetensors",
         "epoch-00001-batch-00000000.safetensors",
-        "notes",
     ]
     assert kt.Checkpoint.newest(tmp_path).epoch == 1
 

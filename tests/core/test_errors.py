@@ -405,6 +405,8 @@ def test_evaluate_and_predict_check_ids():
     wrong = {**IDS, "source_ids": np.full((B, S), V, "int32")}
     with raises(ValueError, "`source_ids` must be in [0, 13)"):
         model.evaluate(wrong, LABELS, verbose=0)
+    with raises(ValueError, "`y` must be in [0, 13)"):
+        model.evaluate(IDS, LABELS + V, verbose=0)
     with raises(ValueError, "`source_ids` must be in [0, 13)"):
         model.predict(wrong, verbose=0)
     assert model.evaluate(IDS, LABELS, verbose=0) > 0
