@@ -2,7 +2,10 @@
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -11,6 +14,8 @@ from collections.abc import Callable
 
 # What `flock` fails with on some network file systems.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+URL = re.compile(r"\w+://")
+WITHOUT_WAITING = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 _unfinished = set()  # files and folders that are being filled
 
@@ -130,8 +135,45 @@ def remove(path):
             os.remove(path)
 
 
+def lock(file, wait: bool) -> bool:
+    """Locks an open file or folder until it is closed.
+
+    Args:
+        file: It, or its number.
+        wait: Whether to wait until no other process has the lock.
+
+    Returns:
+        Whether the file system has locks; some network file systems do not.
+
+    Raises:
+        BlockingIOError: If another process has the lock, unless `wait`.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX if wait else WITHOUT_WAITING)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+def fingerprint(path) -> str:
+    """The SHA-256 of a file, which tells it from one of other content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def check_absent(path, overwrite: bool = False):
-    """Raises `FileExistsError` if something is at `path`, and not empty."""
+    """Raises `FileExistsError` if something is at `path`, and not empty.
+
+    `ValueError` if it is an address, of which the system would make folders
+    on this machine.
+    """
+    if URL.match(os.fsdecode(path)):
+        raise ValueError(
+            "A place to write must be a path of this machine's file system. "
+            f"Received: {os.fspath(path)!r}."
+        )
     if overwrite or not os.path.exists(path):
         return
     if os.path.isdir(path) and not os.listdir(path):
@@ -175,10 +217,11 @@ def check_file_to_write(path, overwrite: bool = False):
     """
     if _is_special(path):
         return
-    check_absent(path, overwrite)
-    path = os.path.realpath(path)
+    path = os.fspath(path)
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
+    check_absent(path, overwrite)
+    path = os.path.realpath(path)
     check_folder_to_write(os.path.dirname(path))
 
 

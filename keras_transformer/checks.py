@@ -65,7 +65,11 @@ def check_finite(**values: float):
     """Raises unless every named value is a finite number."""
     for name, number in values.items():
         check_number(name, number)
-        if not math.isfinite(number):
+        try:
+            is_finite = math.isfinite(number)
+        except OverflowError:  # an integer that no float holds
+            is_finite = False
+        if not is_finite:
             raise ValueError(
                 f"`{name}` must be finite. Received: {name}={number}."
             )
@@ -260,7 +264,12 @@ def check_file(path) -> str:
 
 def check_number(name, value):
     """Raises unless the value is a number."""
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+    # Backends know no fractions, nor does JSON.
+    is_exact = isinstance(value, numbers.Rational)
+    if isinstance(value, bool) or not (
+        isinstance(value, numbers.Integral)
+        or (isinstance(value, numbers.Real) and not is_exact)
+    ):
         raise TypeError(
             f"`{name}` must be a number. Received: {name}={value!r} of type "
             f"{type(value).__name__}."

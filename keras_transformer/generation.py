@@ -27,9 +27,8 @@ from keras_transformer.decoding import FEWEST_COMPILED
 from keras_transformer.decoding import Decode
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Search
-from keras_transformer.search import log_normalizer
+from keras_transformer.search import log_probabilities
 from keras_transformer.search import wrapped
-from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only import jit
 
@@ -390,7 +389,7 @@ def _token_scores(model, inputs):
     target_ids = inputs["target_ids"]
     logits = model({**inputs, "target_ids": model.decoder_inputs(target_ids)})
     logits = ops.cast(logits, "float32")
-    scores = pick(logits, target_ids) - ops.squeeze(log_normalizer(logits), 2)
+    scores = log_probabilities(logits, target_ids)
     return ops.where(padding_mask(target_ids), scores, 0.0)
 
 

@@ -108,8 +108,14 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
         target: Text of as many lines.
 
     Raises:
-        ValueError: After the last pair, if one text has more lines.
+        ValueError: After the last pair, if one text has more lines; or if
+            both are one iterator, of which each line can be taken once.
     """
+    if source is target and isinstance(source, Iterator):
+        raise ValueError(
+            "`source` and `target` must be two texts. Received: the same "
+            f"{type(source).__name__} for both, which gives each line once."
+        )
     names = name_of(source), name_of(target)
     source, target = lines_of(source), lines_of(target)
     end = object()

@@ -1,5 +1,6 @@
 """How text becomes pieces and pieces text, with sentencepiece alone."""
 
+from keras_transformer.checks import check_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 
@@ -7,16 +8,18 @@ UNKNOWN_TEXT = " ⁇ "
 
 
 def split_texts(processor, texts):
-    """Splits a string into ids, a list of strings into lists of ids.
+    """Splits a string into ids, a sequence of strings into lists of ids.
 
     Raises:
+        TypeError: If something else than strings is found.
         ValueError: If a string holds half of a surrogate pair, as Python puts
             where bytes are no UTF-8.
     """
-    rows = [texts] if isinstance(texts, str) else texts
+    is_one = isinstance(texts, str)
+    rows = [texts] if is_one else check_texts("texts", texts)
     for number, text in enumerate(rows):
         check_encodable(text, f"text {number}")
-    return processor.Encode(texts)
+    return processor.Encode(texts if is_one else rows)
 
 
 def check_encodable(text, name):

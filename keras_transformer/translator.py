@@ -26,12 +26,12 @@ from keras_transformer.tensorflow_only import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import described
+from keras_transformer.translator_folder import made_anew
 from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
 from keras_transformer.weights import assign_named_weights
-from keras_transformer.weights import check_finite
+from keras_transformer.weights import check_finite_weights
 from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
 
@@ -328,19 +328,21 @@ class Translator:
 
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
+            OSError: If nothing may be written there, or a file is.
             ValueError: If the model is quantised, has LoRA or a lambda as
-                activation, or a weight is no finite number.
+                activation, or a weight is no finite number; or if `path` is
+                an address, such as `gs://`.
         """
         self._check_plain()
         weights = named_weights(self.model)
-        check_finite(weights.items())
+        check_finite_weights(weights.items())
         tokenizers = {"tokenizer": self.tokenizer.model}
         if self.target_tokenizer is not self.tokenizer:
             tokenizers["target_tokenizer"] = self.target_tokenizer.model
         model = keras.saving.serialize_keras_object(self.model)
         model.pop("compile_config", None)
         write_folder(
-            os.fspath(path),
+            os.fsdecode(path),
             safetensors.numpy.save(weights),
             tokenizers,
             {
@@ -362,11 +364,12 @@ class Translator:
                 format, or files that are not what was saved.
         """
         description, weights, tokenizers = read_folder(path)
+        path = os.fsdecode(path)
         model, search = (
-            described(description[name], f"{DESCRIPTION} in {path!s}")
-            for name in ("model", "search")
+            made_anew(kind, description[name], f"{DESCRIPTION} in {path}")
+            for name, kind in (("model", Transformer), ("search", Search))
         )
-        assign_named_weights(model, weights, repr(os.fspath(path)))
+        assign_named_weights(model, weights, repr(path))
         return cls(model, *map(Tokenizer, tokenizers), search=search)
 
     def export_saved_model(self, path, overwrite: bool = False):
@@ -392,8 +395,7 @@ class Translator:
 
         A program that loads it needs tensorflow, and tensorflow-text for its
         operations; not this library. TensorFlow Serving finds requests to warm
-        up with. What other threads print meanwhile is lost with Keras's own
-        messages.
+        up with.
 
         Args:
             path: The folder; TensorFlow Serving wants a number for its name.
@@ -482,7 +484,13 @@ class Translator:
         from keras_transformer.serving.litert import export_litert
 
         export_litert(
-            *(self, path, quantization, text, steps, source_length, overwrite)
+            self,
+            path,
+            quantization=quantization,
+            text=text,
+            steps=steps,
+            source_length=source_length,
+            overwrite=overwrite,
         )
 
     def export_ctranslate2(self, folder, overwrite: bool = False):

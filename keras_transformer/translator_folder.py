@@ -5,7 +5,6 @@ is written last and renamed into place.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -15,8 +14,10 @@ import secrets
 import keras
 import safetensors.numpy
 
-from keras_transformer.atomic import NO_LOCKS
 from keras_transformer.atomic import check_absent
+from keras_transformer.atomic import check_folder_to_write
+from keras_transformer.atomic import fingerprint
+from keras_transformer.atomic import lock
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_file
 
@@ -41,7 +42,9 @@ def write_folder(path, weights, tokenizers, description, overwrite):
 
     Raises:
         FileExistsError: If the folder is not empty, unless `overwrite`.
+        OSError: If nothing may be written there, or a file is.
     """
+    check_folder_to_write(path)
     check_absent(path, overwrite)
     version = secrets.token_hex(8)  # so long that nobody else's file has one
     names = {
@@ -103,7 +106,7 @@ def read_folder(path):
         ValueError: If the folder holds no translator, one of another format,
             or files that are not what was saved.
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     description = _read_description(path)
     try:
         return description, *_read_files(path, description)
@@ -113,24 +116,31 @@ def read_folder(path):
         return read_folder(path)  # saved anew in the meantime
 
 
-def described(description: dict, origin: str):
+def made_anew(kind: type, description: dict, origin: str):
     """Makes a model or a search that is described as Keras does.
 
     Args:
+        kind: The class that it must be of.
         description: The description.
         origin: What a message calls the place it comes from.
 
     Raises:
-        ValueError: If Keras cannot make it.
+        ValueError: If Keras cannot make it, or it is of another class.
     """
     try:
-        return keras.saving.deserialize_keras_object(description)
+        made = keras.saving.deserialize_keras_object(description)
     # What a damaged description makes Keras raise.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{origin} must describe what can be made anew. Received: "
             f"{description['class_name']}: {error}"
         ) from error
+    if not isinstance(made, kind):
+        raise ValueError(
+            f"{origin} must describe a {kind.__name__}. Received: "
+            f"{description['class_name']}."
+        )
+    return made
 
 
 def _read_files(path, description):
@@ -146,8 +156,7 @@ def _read_files(path, description):
 
 
 def _check_digest(path, saved):
-    with open(check_file(path), "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = fingerprint(check_file(path))
     if found != saved:
         raise ValueError(
             f"The file must be what was saved. Received: {path!r} of "
@@ -223,11 +232,7 @@ def _one_at_a_time(path):
     os.makedirs(path, exist_ok=True)
     folder = os.open(path, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
+        lock(folder, wait=True)
         yield
     finally:
         os.close(folder)  # and with it the lock

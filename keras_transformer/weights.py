@@ -33,7 +33,7 @@ def named_weights(model) -> dict[str, np.ndarray]:
     return weights
 
 
-def check_finite(weights):
+def check_finite_weights(weights):
     """Raises `ValueError` if a weight holds what is no number, or infinity.
 
     Args:
@@ -56,7 +56,7 @@ def check_finite_model(model):
         model: The model, in which two weights may have the same path.
     """
     hold_weights(model)
-    check_finite(
+    check_finite_weights(
         (variable.path, ops.convert_to_numpy(variable))
         for variable in model.weights
     )

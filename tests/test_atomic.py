@@ -166,6 +166,12 @@ def test_a_place_for_a_file_is_checked_before_it_is_made(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("path", ["gs://bucket/en-de", b"s3://bucket/en-de"])
+def test_an_address_is_no_place(path):
+    with pytest.raises(ValueError, match="must be a path of this machine's"):
+        check_absent(path, overwrite=True)
+
+
 def test_where_nothing_may_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="Nothing may be written in '"):

@@ -992,8 +992,9 @@ def test_save_touches_no_folder_that_is_not_empty(translator, tmp_path, name):
 def test_save_touches_no_file(translator, tmp_path):
     path = tmp_path / "file"
     path.write_text("precious")
-    with pytest.raises(FileExistsError, match="exists already"):
-        translator.save(path)
+    for overwrite in (False, True):
+        with pytest.raises(NotADirectoryError, match="is a file, not a folder"):
+            translator.save(path, overwrite=overwrite)
     assert path.read_text() == "precious"
 
 
@@ -1041,7 +1042,7 @@ def test_a_file_system_without_locks_is_no_obstacle(
     def flock(file, operation):
         raise OSError(number, "flock")
 
-    monkeypatch.setattr(translator_folder.fcntl, "flock", flock)
+    monkeypatch.setattr(atomic.fcntl, "flock", flock)
     number = errno.ENOLCK
     translator.save(tmp_path / "saved")
     kt.Translator.load(tmp_path / "saved")
@@ -1255,6 +1256,22 @@ def test_description_of_what_cannot_be_made(saved, name, changes):
     message = r"translator\.json in .*en-de must describe what can be made anew"
     with pytest.raises(ValueError, match=message):
         kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [(("model", "search"), "Transformer"), (("search", "model"), "Search")],
+)
+def test_description_of_another_kind(saved, change, kind):
+    description = json.loads((saved / "translator.json").read_text())
+    part, other = change
+    edit_description(saved, **{part: description[other]})
+    with pytest.raises(ValueError, match=f"must describe a {kind}. Received"):
+        kt.Translator.load(saved)
+
+
+def test_a_folder_may_be_named_in_bytes(saved):
+    assert kt.Translator.load(os.fsencode(saved)).model.built
 
 
 def test_description_cut_short(saved):

@@ -21,4 +21,6 @@ from keras_transformer.search.sampling import wrapped as wrapped
 from keras_transformer.search.search import Hypotheses as Hypotheses
 from keras_transformer.search.search import Problem as Problem
 from keras_transformer.search.search import Search as Search
-from keras_transformer.search.search import log_normalizer as log_normalizer
+from keras_transformer.search.search import (
+    log_probabilities as log_probabilities,
+)

@@ -21,6 +21,9 @@ from keras_transformer.slices import numbered
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 
+# More of it float32 cannot hold for long targets. Useful ones are from 0 to 2.
+MOST_LENGTH_PENALTY = 7
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class BeamSearch(Search):
@@ -61,7 +64,7 @@ class BeamSearch(Search):
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If a size is not positive, `length_penalty` not finite,
+        ValueError: If a size is not positive, `length_penalty` not in [-7, 7],
             `num_hypotheses` greater than `width`, a factor not positive, or
             there is no such form.
 
@@ -87,6 +90,12 @@ class BeamSearch(Search):
         )
         check_positive(width=width, num_hypotheses=num_hypotheses)
         check_finite(length_penalty=length_penalty)
+        if abs(length_penalty) > MOST_LENGTH_PENALTY:
+            raise ValueError(
+                f"`length_penalty` must be in [-{MOST_LENGTH_PENALTY}, "
+                f"{MOST_LENGTH_PENALTY}]. Received: length_penalty="
+                f"{length_penalty}."
+            )
         if patience is not None:
             check_positive_number(patience=patience)
         check_choice(

@@ -10,7 +10,7 @@ from keras import ops
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
-from keras_transformer.search.search import log_normalizer
+from keras_transformer.search.search import log_probabilities
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -62,7 +62,7 @@ class IndependentSearch(Search):
             done = ops.logical_or(done, ops.logical_not(fits))
         token_scores = state.token_scores
         if problem.needs_scores:
-            gained = _log_probabilities(logits, token_ids)  # (B, W)
+            gained = log_probabilities(logits, token_ids)  # (B, W)
             token_scores = write_column(
                 token_scores, position, ops.where(done, 0.0, gained)
             )
@@ -124,8 +124,3 @@ class _Targets(NamedTuple):
     exists: Any
     target_ids: Any
     token_scores: Any
-
-
-def _log_probabilities(logits, token_ids):
-    """Those of tokens `(B, W)`, by the logits `(B, W, V)` of the step."""
-    return pick(logits, token_ids) - ops.squeeze(log_normalizer(logits), 2)

@@ -14,6 +14,7 @@ from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
 from keras_transformer.slices import at_least
 from keras_transformer.slices import numbered
+from keras_transformer.slices import pick
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -278,6 +279,11 @@ def log_normalizer(logits):
     largest = ops.max(logits, axis=-1, keepdims=True)
     shares = ops.softmax(logits, axis=-1)
     return largest - ops.log(ops.max(shares, axis=-1, keepdims=True))
+
+
+def log_probabilities(logits, token_ids):
+    """Those of tokens `(B, T)`, by the logits `(B, T, V)` of their places."""
+    return pick(logits, token_ids) - ops.squeeze(log_normalizer(logits), 2)
 
 
 def top_k(x, k):

@@ -164,7 +164,7 @@ class LiteRTTranslator:
         return (translations, scores) if return_scores else translations
 
     def encode(self, texts):
-        """Splits a string into token ids, a list of strings into lists."""
+        """Splits a string into token ids, a sequence into a list of lists."""
         return split_texts(self.source, texts)
 
     def __reduce__(self):

@@ -1,8 +1,6 @@
 """SavedModel: a folder that takes strings wherever TensorFlow runs."""
 
-import contextlib
 import functools
-import io
 import os
 
 import keras
@@ -59,9 +57,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
             ("translate_ids_compiled", graph.translate_ids_compiled),
         ):
             archive.add_endpoint(name, function)
-        # Keras prints a page of tensor specs, which the docstring says better.
-        with contextlib.redirect_stdout(io.StringIO()):
-            archive.write_out(os.fspath(folder), verbose=False)
+        archive.write_out(os.fspath(folder), verbose=False)
         write_warmup_requests(translator, folder)
 
 

@@ -174,12 +174,15 @@ def verify_export(
     kind, foreign = _inspected(path)
     if expected is None:
         expected = translator(lines, return_scores=True)
-    expected, expected_scores = expected
-    if len(expected) != len(lines):
+    counts = [len(lines)] * 2
+    if [len(part) for part in expected] != counts:
         raise ValueError(
-            "`expected` must be a translation for each line, and the scores. "
-            f"Received: {len(expected)} for {len(lines)} lines."
+            "`expected` must be two: the translations, one for each line, and "
+            f"their scores. Received: {len(expected)} parts of "
+            f"{', '.join(str(len(part)) for part in expected)}, for "
+            f"{len(lines)} lines."
         )
+    expected, expected_scores = expected
     measured = _measured(kind, path, lines)
     found, scores = measured.pop("translations"), measured.pop("scores")
     if _num_hypotheses(found) != _num_hypotheses(expected):
@@ -207,8 +210,11 @@ def verify_export(
         beyond_tolerance=sum(x.severity > tolerance for x in differences),
         tolerance=tolerance,
         score_gap=_score_gap(
-            *(translator.target_tokenizer, expected, found),
-            *(expected_scores, scores),
+            translator.target_tokenizer,
+            expected,
+            found,
+            expected_scores,
+            scores,
         ),
         first_difference=differences[0] if differences else None,
         worst_difference=max(

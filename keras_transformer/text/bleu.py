@@ -31,7 +31,7 @@ def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
         RuntimeError: If a library that it needs is not installed.
         ValueError: If there is no such tokenizer.
     """
-    check_choice(sacrebleu.BLEU.TOKENIZERS, tokenize=tokenize)
+    check_choice([*sacrebleu.BLEU.TOKENIZERS], tokenize=tokenize)
     try:
         return sacrebleu.BLEU(
             lowercase=lowercase,

@@ -23,6 +23,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.lines import lines_of
 from keras_transformer.lines import name_of
+from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
@@ -246,8 +247,6 @@ class Tokenizer:
             TypeError: If something else than strings is found.
             ValueError: If a string holds half of a surrogate pair.
         """
-        if not isinstance(texts, str):
-            texts = check_texts("texts", texts)
         return split_texts(self._processor, texts)
 
     def decode(self, ids):
@@ -279,11 +278,10 @@ class Tokenizer:
         return self.tensor_tokenizer().encode(texts)
 
     def decode_tensor(self, ids):
-        """`decode` as TensorFlow operations.
+        """`decode` as TensorFlow operations, which do not check the ids.
 
         Args:
-            ids: Int32 tensor of shape `(B, T)`, targets through their end
-                token, then padding.
+            ids: Int32 tensor of shape `(B, T)`.
 
         Returns:
             String tensor of shape `(B,)`.
@@ -364,10 +362,14 @@ class TensorTokenizer(tf.Module):
         return self.operations.tokenize(texts)
 
     def decode(self, ids):
-        """Strings `(B,)` of ids `(B, T)`, ended and padded."""
-        is_token = tf.not_equal(ids, PAD_TOKEN_ID)
-        lengths = tf.reduce_sum(tf.cast(is_token, tf.int32), axis=1)
-        return self.decode_rows(tf.RaggedTensor.from_tensor(ids, lengths))
+        """Strings `(B,)` of ids `(B, T)`, each up to its end token."""
+        ids = tf.convert_to_tensor(ids, tf.int32)
+        is_end = tf.cast(tf.equal(ids, END_TOKEN_ID), tf.int32)
+        is_content = tf.equal(tf.cumsum(is_end, axis=1), 0)
+        for token_id in (PAD_TOKEN_ID, START_TOKEN_ID):
+            is_content &= tf.not_equal(ids, token_id)
+        content = tf.ragged.boolean_mask(ids, is_content)
+        return self.operations.detokenize(content)
 
     def decode_rows(self, ids):
         """Strings `(B,)` of ragged ids `(B, None)`, ended."""
@@ -475,7 +477,8 @@ def _sampled(lines, most):
 def _checked_symbols(symbols):
     symbols = check_texts("symbols", symbols)
     for index, symbol in enumerate(symbols):
-        is_one = symbol.split() == [symbol]
+        check_encodable(symbol, f"symbol {index}")
+        is_one = symbol.replace("▁", " ").split() == [symbol]
         if not is_one or symbol in (*SPECIAL_PIECES, *symbols[:index]):
             raise ValueError(
                 "`symbols` must be without spaces, each another, and none of "

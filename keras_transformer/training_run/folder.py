@@ -1,15 +1,13 @@
 """The folder of a training run: what is in it, and who may write it."""
 
 import contextlib
-import fcntl
-import hashlib
 import json
 import os
 import sys
 
-from keras_transformer.atomic import NO_LOCKS
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_folder_to_write
+from keras_transformer.atomic import lock
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.text import Tokenizer
@@ -78,24 +76,20 @@ class RunFolder:
         os.makedirs(self.path(), exist_ok=True)
         with open(self.path(LOCK), "a+") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno in NO_LOCKS:
-                    print(
-                        f"The file system of {self.output} has no locks: let "
-                        "no other training write there.",
-                        file=sys.stderr,
-                    )
-                    yield
-                    return
-                if not isinstance(error, BlockingIOError):
-                    raise
+                has_locks = lock(file, wait=False)
+            except BlockingIOError:
                 file.seek(0)
                 raise RuntimeError(
                     f"Another training is writing to {self.output}, process "
                     f"{file.read().strip()}. Wait until it has ended, or "
                     "choose another `--output`."
                 ) from None
+            if not has_locks:
+                print(
+                    f"The file system of {self.output} has no locks: let no "
+                    "other training write there.",
+                    file=sys.stderr,
+                )
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
@@ -235,9 +229,3 @@ class RunFolder:
         # A file's name need not be UTF-8.
         line = f"{command}\n".encode(errors="surrogateescape")
         write_file(self.path(COMMANDS), lines + line)
-
-
-def fingerprint(path: str) -> str:
-    """What tells a file from one of other content."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,6 +12,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
+from keras_transformer.atomic import fingerprint
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_file
@@ -38,7 +39,6 @@ from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import START
 from keras_transformer.training_run.folder import RunFolder
-from keras_transformer.training_run.folder import fingerprint
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.start import Start
@@ -47,7 +47,7 @@ from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
 from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.weights import assign_named_weights
-from keras_transformer.weights import check_finite
+from keras_transformer.weights import check_finite_weights
 
 # Up to this `hidden_dim` training is faster with parts of a batch on the cores
 # than with operations shared among them. Wider models gain little, and need
@@ -195,7 +195,7 @@ class TrainingRun(TrainingOptions):
         checkpoint = Checkpoint.of(
             model, epoch, self.averaging, batch, self.history
         )
-        check_finite(
+        check_finite_weights(
             (name, array)
             for name, array in checkpoint.tensors.items()
             if name.startswith("weights/")

@@ -1,5 +1,6 @@
 """Searches over steps that are no model, against brute force."""
 
+import fractions
 import functools
 import itertools
 
@@ -13,9 +14,9 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.search import Problem
-from keras_transformer.search import log_normalizer
 from keras_transformer.search import sampling
 from keras_transformer.search.search import IMPOSSIBLE
+from keras_transformer.search.search import log_normalizer
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 
@@ -768,6 +769,21 @@ def test_log_normalizer_makes_probabilities():
             lambda: kt.BeamSearch(length_penalty=float("inf")),
             ValueError,
             "`length_penalty` must be finite",
+        ),
+        (
+            lambda: kt.BeamSearch(length_penalty=10**400),
+            ValueError,
+            "`length_penalty` must be finite",
+        ),
+        (
+            lambda: kt.BeamSearch(length_penalty=-200),
+            ValueError,
+            r"`length_penalty` must be in \[-7, 7\]. Received: .*=-200",
+        ),
+        (
+            lambda: kt.BeamSearch(length_penalty=fractions.Fraction(3, 5)),
+            TypeError,
+            "`length_penalty` must be a number",
         ),
         (
             lambda: kt.BeamSearch(length_penalty="0.6"),

@@ -641,6 +641,14 @@ def test_command_names_what_a_light_install_lacks(exported):
     assert process.stderr.count("\n") == 1
 
 
+def test_runner_splits_texts_as_the_translator_does(exported):
+    run = kt.LiteRTTranslator(exported[0] / "greedy.tflite")
+    assert run.encode(tuple(TEXTS)) == [run.encode(text) for text in TEXTS]
+    for texts in ([3], b"the cat", [b"the cat"]):
+        with pytest.raises(TypeError, match="must be a sequence of strings"):
+            run.encode(texts)
+
+
 def test_runner_shows_how_much_is_done(exported, monkeypatch, capsys):
     translate = kt.LiteRTTranslator(exported[0] / "greedy.tflite")
     monkeypatch.setenv("FORCE_COLOR", "1")  # makes a terminal of it

@@ -315,8 +315,13 @@ def test_arguments_are_checked(small):
         kt.verify_export(*check, ["fox"], tolerance=-0.5)
     with pytest.raises(ValueError, match="`tolerance` must be finite"):
         kt.verify_export(*check, ["fox"], tolerance=np.nan)
-    with pytest.raises(ValueError, match="`expected` must.*: 0 for 1 lines"):
-        kt.verify_export(*check, ["fox"], expected=([], np.zeros(0)))
+    for expected, received in (
+        (([], np.zeros(0)), "2 parts of 0, 0, for 1 lines"),
+        (["fox"], "1 parts of 3, for 1 lines"),
+    ):
+        message = f"`expected` must be two: .* Received: {received}"
+        with pytest.raises(ValueError, match=message):
+            kt.verify_export(*check, ["fox"], expected=expected)
 
 
 def test_damaged_weights_are_named(small, tmp_path):

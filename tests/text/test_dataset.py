@@ -360,6 +360,12 @@ def test_silent_without_verbose(make, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_one_iterator_is_not_two_texts(make, english):
+    lines = iter(english)
+    with pytest.raises(ValueError, match="the same list_iterator for both"):
+        make(lines, lines)
+
+
 @pytest.mark.parametrize(("more", "counts"), [(0, (500, 497)), (1, (497, 500))])
 def test_unequal_line_counts_are_both_named(
     make, english, german, more, counts

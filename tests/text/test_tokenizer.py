@@ -206,6 +206,13 @@ def test_setting_a_seed_leaves_the_tensor_operations_as_they_are(trained):
         assert_same_in_python_and_in_graphs(trained, texts)
 
 
+def test_graphs_end_a_target_where_python_does(trained):
+    content = trained.encode("The museum in Rome.")
+    rows = [[2, *content, 3, *content], [3, *content], [0, *content, 0, 0]]
+    decoded = trained.decode_tensor(padded(rows)).numpy()
+    assert [text.decode() for text in decoded] == trained.decode(rows)
+
+
 def test_same_ids_inside_a_function_of_unknown_batch_size(trained):
     texts = ["The museum in Rome.", "", "Das Museum"]
 
@@ -407,6 +414,8 @@ def test_symbols_are_never_split(model_type):
         ([""], ValueError, "Received: ''"),
         (["<a>", "<b>", "<a>"], ValueError, "each another.* Received: '<a>'"),
         (["</s>"], ValueError, "none of <pad>, .* Received: '</s>'"),
+        (["▁"], ValueError, "without spaces.* Received: '▁'"),
+        (["a\ud800"], ValueError, "an encoding. Received: symbol 0 with "),
         ([3], TypeError, "`symbols` must be a sequence of strings"),
         ("<2de>", TypeError, "`symbols` must be a sequence of strings"),
     ],
