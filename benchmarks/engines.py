@@ -62,7 +62,7 @@ class Graph:
         import tensorflow as tf
 
         from keras_transformer.decoding import Decode
-        from keras_transformer.tensorflow_only import graph_for
+        from keras_transformer.tensorflow_only.graphs import graph_for
 
         search = search_of(case.search)
 

@@ -1,6 +1,5 @@
 """Batches of sentences of like length, without a backend."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -77,13 +76,6 @@ def in_threads(function, items, num_threads: int):
         yield from threads.map(function, items)
     finally:  # an error, or Ctrl-C, does not wait for what has not begun
         threads.shutdown(cancel_futures=True)
-
-
-def num_cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def in_text_order(num_texts: int, num_hypotheses: int, found):

@@ -17,7 +17,7 @@ from keras import ops
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
-from keras_transformer.tensorflow_only import strategy_scope
+from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import hold_weights

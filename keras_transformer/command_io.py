@@ -52,7 +52,9 @@ def load(folder, dtype=None, is_much=False):
     """Reads a translator, of which much text is to come or only some."""
     with quiet_start():
         from keras_transformer import Translator
-        from keras_transformer.tensorflow_only import give_cores_to_batches
+        from keras_transformer.tensorflow_only.cores import (
+            give_cores_to_batches,
+        )
 
     if is_much:
         give_cores_to_batches()

@@ -4,7 +4,7 @@ import threading
 
 import keras
 
-from keras_transformer.tensorflow_only import graph
+from keras_transformer.tensorflow_only.graphs import graph
 from keras_transformer.weights import hold_weights
 
 # Functions of a model that are kept: as many searches with other options.

@@ -25,8 +25,8 @@ from keras_transformer.slices import at_most
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only import is_litert_graph
-from keras_transformer.tensorflow_only import size
+from keras_transformer.tensorflow_only.graphs import is_litert_graph
+from keras_transformer.tensorflow_only.operations import size
 
 # Target positions that a cache has room for at first; with a past, always. A
 # segment costs LiteRT about as much as a step, and each position some copies.

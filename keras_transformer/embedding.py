@@ -13,10 +13,10 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
 from keras_transformer.slices import take
-from keras_transformer.tensorflow_only import gather_and_pass_on
-from keras_transformer.tensorflow_only import is_litert_graph
-from keras_transformer.tensorflow_only import is_plain_graph
-from keras_transformer.tensorflow_only import matrix_product
+from keras_transformer.tensorflow_only.graphs import is_litert_graph
+from keras_transformer.tensorflow_only.graphs import is_plain_graph
+from keras_transformer.tensorflow_only.operations import gather_and_pass_on
+from keras_transformer.tensorflow_only.operations import matrix_product
 
 # The matrix of each layer that is inside of `one_gradient`, as the last use
 # has passed it on. A context's own: devices of a strategy have threads.

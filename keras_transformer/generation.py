@@ -30,7 +30,7 @@ from keras_transformer.search import Search
 from keras_transformer.search import log_probabilities
 from keras_transformer.search import wrapped
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only import jit
+from keras_transformer.tensorflow_only.graphs import jit
 
 # Most tokens that may be asked for; there is room for all from the first step.
 MOST_LENGTH = 2**20

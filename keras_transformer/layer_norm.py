@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.slices import sum_rows
-from keras_transformer.tensorflow_only import is_plain_graph
+from keras_transformer.tensorflow_only.graphs import is_plain_graph
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -1,4 +1,4 @@
-"""What a command does with its process: its streams, signals and log."""
+"""This process: its cores, streams, signals and log."""
 
 import atexit
 import contextlib
@@ -50,6 +50,13 @@ def end_at_once(watcher, code):
     sys.stderr.flush()
     _tell(watcher)
     os._exit(code)
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
 
 
 def open_closed_streams():

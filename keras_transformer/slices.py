@@ -5,7 +5,10 @@ import itertools
 import keras
 from keras import ops
 
-from keras_transformer import tensorflow_only
+from keras_transformer.tensorflow_only import operations
+from keras_transformer.tensorflow_only.graphs import is_plain_graph
+from keras_transformer.tensorflow_only.operations import gather
+from keras_transformer.tensorflow_only.operations import size
 
 
 def numbered(x, axis):
@@ -32,7 +35,7 @@ def take(x, places, axis=0):
     operations each time.
     """
     if keras.backend.backend() == "tensorflow":
-        return tensorflow_only.gather(x, places, axis)
+        return gather(x, places, axis)
     return ops.take(x, places, axis=axis)
 
 
@@ -43,7 +46,7 @@ def pick(x, places):
     """
     if keras.backend.backend() == "tensorflow":
         last = len(places.shape)
-        return tensorflow_only.gather(x, places, axis=last, batch_dims=last)
+        return gather(x, places, axis=last, batch_dims=last)
     places = ops.expand_dims(places, -1)
     return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
 
@@ -74,7 +77,7 @@ def split_rows(x, count):
     """
     if count == 1:
         return [x]
-    rows = tensorflow_only.size(x, 0)
+    rows = size(x, 0)
     bounds = [rows * place // count for place in range(count + 1)]
     return [x[start:end] for start, end in itertools.pairwise(bounds)]
 
@@ -86,9 +89,9 @@ def join_rows(parts):
 
 def sum_rows(x):
     """Adds up rows `(M, D)`, to `(D,)`."""
-    if tensorflow_only.is_plain_graph():
+    if is_plain_graph():
         # TensorFlow's sum takes longer on a processor.
-        ones = ops.ones((1, tensorflow_only.size(x, 0)), dtype=x.dtype)
+        ones = ops.ones((1, size(x, 0)), dtype=x.dtype)
         return ops.squeeze(ops.matmul(ones, x), 0)
     return ops.sum(x, axis=0)
 
@@ -118,7 +121,7 @@ def write_slice(x, position, update):
     Returns:
         Tensor of the shape of `x`.
     """
-    if tensorflow_only.is_plain_graph():
-        return tensorflow_only.write_slice(x, position, update)
+    if is_plain_graph():
+        return operations.write_slice(x, position, update)
     start = (0, 0, position, 0)[: len(x.shape)]
     return ops.slice_update(x, start, update)

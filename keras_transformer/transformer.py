@@ -33,8 +33,8 @@ from keras_transformer.slices import split_rows
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.tensorflow_only import graph_for
-from keras_transformer.tensorflow_only import parts_at_once
+from keras_transformer.tensorflow_only.cores import parts_at_once
+from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.training_data import check_keys
 from keras_transformer.training_data import check_no_class_weight
 from keras_transformer.training_data import check_pairs

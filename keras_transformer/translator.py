@@ -22,7 +22,7 @@ from keras_transformer.lines import check_lengths
 from keras_transformer.pieces import ended
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
-from keras_transformer.tensorflow_only import batches_at_once
+from keras_transformer.tensorflow_only.cores import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION

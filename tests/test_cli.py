@@ -26,9 +26,9 @@ import typer
 
 import keras_transformer as kt
 from keras_transformer import cli
-from keras_transformer import tensorflow_only
 from keras_transformer import transformer
 from keras_transformer import translate_command
+from keras_transformer.tensorflow_only import cores
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as training_run
 
@@ -642,9 +642,7 @@ def test_much_text_has_a_batch_on_each_core(
     trained, monkeypatch, command, is_much
 ):
     calls = []
-    monkeypatch.setattr(
-        tensorflow_only, "give_cores_to_batches", lambda: calls.append(1)
-    )
+    monkeypatch.setattr(cores, "give_cores_to_batches", lambda: calls.append(1))
     files = {"SOURCE": trained.source, "TARGET": trained.target}
     name, *arguments = (files.get(word, word) for word in command)
     assert run(name, trained.folder, *arguments).code == 0

@@ -25,12 +25,12 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import atomic
-from keras_transformer import tensorflow_only
 from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
 from keras_transformer.alignment import Alignment
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import padded
+from keras_transformer.tensorflow_only import cores
 from keras_transformer.translator import first_of
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
@@ -273,7 +273,7 @@ def generated(translator, monkeypatch):
 
 @pytest.mark.parametrize(("jit_compile", "most"), [(False, 2), (True, 1)])
 def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
-    set_threads(monkeypatch, threads=0, cores=16)
+    set_threads(monkeypatch, threads=0, num_cores=16)
     texts = TEXTS * 2
     expected = translator(texts, jit_compile=False)
     generate, lock, at_once = translator.model.generate, threading.Lock(), [0]
@@ -295,36 +295,36 @@ def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
     assert max(at_once) == most
 
 
-def set_threads(monkeypatch, threads, cores):
+def set_threads(monkeypatch, threads, num_cores):
     """Says how many threads share an operation, and how many cores are."""
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: threads
     )
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
     monkeypatch.setattr(
-        os, "sched_getaffinity", lambda _: set(range(cores)), raising=False
+        os, "sched_getaffinity", lambda _: set(range(num_cores)), raising=False
     )
 
 
 @pytest.mark.parametrize(
-    ("threads", "cores", "expected"),
+    ("threads", "num_cores", "expected"),
     [(0, 16, 2), (1, 1, 1), (1, 2, 2), (1, 64, 8), (3, 16, 2), (4, 2, 2)],
 )
 def test_each_core_has_a_batch_where_operations_have_one_thread(
-    monkeypatch, threads, cores, expected
+    monkeypatch, threads, num_cores, expected
 ):
-    set_threads(monkeypatch, threads, cores)
-    assert tensorflow_only.batches_at_once() == expected
+    set_threads(monkeypatch, threads, num_cores)
+    assert cores.batches_at_once() == expected
 
 
 GIVERS = {
-    "batches": tensorflow_only.give_cores_to_batches,
-    "parts": tensorflow_only.give_cores_to_parts,
+    "batches": cores.give_cores_to_batches,
+    "parts": cores.give_cores_to_parts,
 }
 
 
 @pytest.mark.parametrize(
-    ("what", "cores", "expected"),
+    ("what", "num_cores", "expected"),
     [
         ("batches", 1, [1]),
         ("batches", 8, [1]),
@@ -334,9 +334,9 @@ GIVERS = {
     ],
 )
 def test_few_cores_have_a_batch_or_a_part_each(
-    monkeypatch, what, cores, expected
+    monkeypatch, what, num_cores, expected
 ):
-    set_threads(monkeypatch, 0, cores)
+    set_threads(monkeypatch, 0, num_cores)
     given = []
     name = "set_intra_op_parallelism_threads"
     monkeypatch.setattr(tf.config.threading, name, given.append)
@@ -348,7 +348,7 @@ def test_few_cores_have_a_batch_or_a_part_each(
 def test_the_environment_may_say_the_threads(monkeypatch, told, expected):
     set_threads(monkeypatch, 0, 16)
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", told)
-    assert tensorflow_only.batches_at_once() == expected
+    assert cores.batches_at_once() == expected
 
 
 @pytest.mark.parametrize(("threads", "told"), [(3, ""), (0, "3")])
@@ -358,14 +358,14 @@ def test_threads_that_were_chosen_stay(monkeypatch, threads, told):
     given = []
     name = "set_intra_op_parallelism_threads"
     monkeypatch.setattr(tf.config.threading, name, given.append)
-    tensorflow_only.give_cores_to_batches()
+    cores.give_cores_to_batches()
     assert given == []
 
 
 def test_threads_stay_once_tensorflow_has_computed():
     before = tf.config.threading.get_intra_op_parallelism_threads()
     tf.constant(1) + 1
-    tensorflow_only.give_cores_to_batches()
+    cores.give_cores_to_batches()
     after = tf.config.threading.get_intra_op_parallelism_threads()
     assert after == before
 

@@ -18,7 +18,7 @@ from keras_transformer.slices import pick
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only import gather
+from keras_transformer.tensorflow_only.operations import gather
 
 # Added to the logit of what must not be chosen. Finite, so that sums over a
 # target stay so; far below any real one.

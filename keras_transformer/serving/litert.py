@@ -20,7 +20,7 @@ from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.slices import take
-from keras_transformer.tensorflow_only import graph_for
+from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
 

@@ -14,8 +14,8 @@ from keras_transformer.decoding import Decode
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
 from keras_transformer.serving.warmup import write_warmup_requests
-from keras_transformer.tensorflow_only import graph_for
-from keras_transformer.tensorflow_only import jit
+from keras_transformer.tensorflow_only.graphs import graph_for
+from keras_transformer.tensorflow_only.graphs import jit
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
 

@@ -12,10 +12,10 @@ from keras_transformer.product import products_of
 from keras_transformer.slices import by_part
 from keras_transformer.slices import pick
 from keras_transformer.slices import sum_rows
-from keras_transformer.tensorflow_only import has_exact_softmax
-from keras_transformer.tensorflow_only import replace_entries
-from keras_transformer.tensorflow_only import replica_context
-from keras_transformer.tensorflow_only import wait_for
+from keras_transformer.tensorflow_only.devices import replica_context
+from keras_transformer.tensorflow_only.operations import has_exact_softmax
+from keras_transformer.tensorflow_only.operations import replace_entries
+from keras_transformer.tensorflow_only.operations import wait_for
 
 # Width `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
 # transposition. Measured at 128 and 512; the limit is between.

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_transformer.tensorflow_only import replica_context
-from keras_transformer.tensorflow_only import sum_over_devices
+from keras_transformer.tensorflow_only.devices import replica_context
+from keras_transformer.tensorflow_only.devices import sum_over_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

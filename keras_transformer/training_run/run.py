@@ -20,7 +20,7 @@ from keras_transformer.lines import line_pairs
 from keras_transformer.lines import lines_of
 from keras_transformer.lines import read_lines
 from keras_transformer.process import signals_handled
-from keras_transformer.tensorflow_only import give_cores_to_parts
+from keras_transformer.tensorflow_only.cores import give_cores_to_parts
 from keras_transformer.text import Tokenizer
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.training import Adam

@@ -6,10 +6,11 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer import tensorflow_only
 from keras_transformer import transformer as transformer_module
 from keras_transformer.product import offered_products
 from keras_transformer.product import products_of
+from keras_transformer.tensorflow_only import cores
+from keras_transformer.tensorflow_only import graphs
 
 from .copying import copy_task
 from .layers import D
@@ -92,7 +93,7 @@ def test_parts_come_to_what_the_whole_does(
     model = make_model(dtype, **options)
     whole = step_of(model, inputs, labels, weights)
     compute_in(monkeypatch, 3)
-    with tensorflow_only.graph_for("tensorflow"):  # as `fit` says
+    with graphs.graph_for("tensorflow"):  # as `fit` says
         parts = step_of(model, inputs, labels, weights)
     for x, expected in zip(parts, whole, strict=True):
         difference = np.linalg.norm(ops.convert_to_numpy(x - expected))
@@ -158,7 +159,7 @@ def test_parts_are_for_steps_of_training_that_nobody_computes_otherwise(
 
 
 @pytest.mark.parametrize(
-    ("intra", "inter", "cores", "expected"),
+    ("intra", "inter", "num_cores", "expected"),
     [
         (0, 0, 4, 1),
         (2, 0, 4, 1),
@@ -171,20 +172,20 @@ def test_parts_are_for_steps_of_training_that_nobody_computes_otherwise(
     ],
 )
 def test_as_many_parts_as_operations_at_the_same_time(
-    monkeypatch, intra, inter, cores, expected
+    monkeypatch, intra, inter, num_cores, expected
 ):
     import tensorflow as tf
 
     threads = {"intra": intra, "inter": inter}
-    monkeypatch.setattr(tensorflow_only, "_threads", threads.get)
-    monkeypatch.setattr(tensorflow_only, "num_cores", lambda: cores)
-    monkeypatch.setattr(tensorflow_only, "_are_cpus", lambda devices: True)
-    assert tensorflow_only.parts_at_once() == 1  # one operation after another
+    monkeypatch.setattr(cores, "_threads", threads.get)
+    monkeypatch.setattr(cores, "num_cores", lambda: num_cores)
+    monkeypatch.setattr(cores, "_are_cpus", lambda devices: True)
+    assert cores.parts_at_once() == 1  # one operation after another
     found = []
 
     @tf.function
     def run():
-        found.append(tensorflow_only.parts_at_once())
+        found.append(cores.parts_at_once())
 
     run()
     on_a_device = tf.distribute.OneDeviceStrategy("CPU:0").run

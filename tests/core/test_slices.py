@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer import tensorflow_only
 from keras_transformer.slices import at_least
 from keras_transformer.slices import at_most
 from keras_transformer.slices import join_rows
@@ -14,6 +13,8 @@ from keras_transformer.slices import pick
 from keras_transformer.slices import split_rows
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
+from keras_transformer.tensorflow_only import graphs
+from keras_transformer.tensorflow_only import operations
 
 from .compiled import of_any_size
 from .compiled import xla
@@ -115,21 +116,21 @@ def test_a_graph_writes_slices_without_xla(rank):
     def written(inputs):
         x, update = inputs["x"], -inputs["x"][:, :, :1]
         traced.append(write_slice(x, inputs["position"], update))
-        compiled = tensorflow_only.jit(write_slice)
+        compiled = graphs.jit(write_slice)
         return traced[0], compiled(x, inputs["position"], update)
 
     x = np.ones((2, 3, 7, 5)[:rank], "float32")
     inputs = {"x": x, "position": np.int32(4)}
     expected = x.copy()
     expected[:, :, 4] = -1
-    for result in tensorflow_only.graph(written, inputs)(inputs):
+    for result in graphs.graph(written, inputs)(inputs):
         np.testing.assert_array_equal(result, expected)
     assert not [
         operation.type
         for operation in traced[0].graph.get_operations()
         if operation.type.startswith("Xla")
     ]
-    assert not tensorflow_only.is_plain_graph()
+    assert not graphs.is_plain_graph()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -148,22 +149,22 @@ def test_products_of_a_step_are_those_of_any(dtype, rows, queries):
     def attended(inputs, small=True):
         x, y, z = inputs["x"], inputs["y"], inputs["z"]
         if small:
-            scores = tensorflow_only.small_product(x, y, transpose_y=True)
-            weights = tensorflow_only.small_softmax(
+            scores = operations.small_product(x, y, transpose_y=True)
+            weights = operations.small_softmax(
                 ops.cast(scores, "float32") + bias
             )
-            return tensorflow_only.small_product(ops.cast(weights, dtype), z)
+            return operations.small_product(ops.cast(weights, dtype), z)
         scores = ops.matmul(x, ops.transpose(y, (0, 1, 3, 2)))
         weights = ops.softmax(ops.cast(scores, "float32") + bias)
         return ops.matmul(ops.cast(weights, dtype), z)
 
     def for_litert(inputs):
-        with tensorflow_only.graph_for("litert"):
+        with graphs.graph_for("litert"):
             return attended(inputs)
 
     functions = [attended, xla(attended), for_litert]
     if keras.backend.backend() == "tensorflow":
-        functions.append(tensorflow_only.graph(attended, inputs))
+        functions.append(graphs.graph(attended, inputs))
     expected = ops.cast(attended(inputs, small=False), "float32")
     tolerance = 1e-5 if dtype == "float32" else 2e-2
     for function in functions:
