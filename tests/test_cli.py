@@ -27,7 +27,8 @@ import typer
 import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer import transformer
-from keras_transformer import translate_command
+from keras_transformer.cli import commands
+from keras_transformer.cli import translate as translate_command
 from keras_transformer.tensorflow_only import cores
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as training_run
@@ -761,8 +762,8 @@ def test_a_module_that_is_missing_is_named(monkeypatch, name, message):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(cli, "load", missing)
-    monkeypatch.setattr(cli, "_read_pairs", lambda *_: ([], []))
+    monkeypatch.setattr(commands, "load", missing)
+    monkeypatch.setattr(commands, "_read_pairs", lambda *_: ([], []))
     assert_is_one_line(run("score", "folder", "source", "target"), message)
 
 

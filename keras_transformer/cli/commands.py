@@ -1,7 +1,4 @@
-"""The `keras-transformer` command.
-
-Heavy imports wait until a command runs, so that `--help` answers at once.
-"""
+"""The commands, and how errors of the user end one."""
 
 import functools
 import os
@@ -18,32 +15,32 @@ import typer
 from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
-from keras_transformer.command_io import LINES_AT_ONCE
-from keras_transformer.command_io import STANDARD_INPUT
-from keras_transformer.command_io import input_lines
-from keras_transformer.command_io import is_exported
-from keras_transformer.command_io import load
-from keras_transformer.command_io import load_exported
-from keras_transformer.command_io import load_with_search
-from keras_transformer.command_io import output_lines
-from keras_transformer.command_io import refuse_of_the_other
-from keras_transformer.options import CommandWithHeadings
-from keras_transformer.options import Dtype
-from keras_transformer.options import NumThreads
-from keras_transformer.options import NumWorkers
-from keras_transformer.options import Overwrite
-from keras_transformer.options import given
-from keras_transformer.options import refuse
-from keras_transformer.options import set_search
-from keras_transformer.options import with_search_options
+from keras_transformer.cli.command_io import LINES_AT_ONCE
+from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import input_lines
+from keras_transformer.cli.command_io import is_exported
+from keras_transformer.cli.command_io import load
+from keras_transformer.cli.command_io import load_exported
+from keras_transformer.cli.command_io import load_with_search
+from keras_transformer.cli.command_io import output_lines
+from keras_transformer.cli.command_io import refuse_of_the_other
+from keras_transformer.cli.options import CommandWithHeadings
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import NumThreads
+from keras_transformer.cli.options import NumWorkers
+from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import given
+from keras_transformer.cli.options import refuse
+from keras_transformer.cli.options import set_search
+from keras_transformer.cli.options import with_search_options
+from keras_transformer.cli.train import train
+from keras_transformer.cli.translate import translate
 from keras_transformer.process import end_by_signal
 from keras_transformer.process import forget_output
 from keras_transformer.process import open_closed_streams
 from keras_transformer.process import quiet_start
 from keras_transformer.process import signals_handled
 from keras_transformer.process import write_utf_8
-from keras_transformer.train_command import train
-from keras_transformer.translate_command import translate
 from keras_transformer.version import __version__
 
 # A line of a TensorFlow error that says where, not what: frames are indented.

@@ -3,8 +3,8 @@
 import functools
 import sys
 
-from keras_transformer.options import refuse
-from keras_transformer.options import set_search
+from keras_transformer.cli.options import refuse
+from keras_transformer.cli.options import set_search
 from keras_transformer.process import log_kept_back
 from keras_transformer.process import quiet_start
 

@@ -12,8 +12,8 @@ from typing import Literal
 
 import typer
 
-from keras_transformer.options import DtypePolicy
-from keras_transformer.options import Overwrite
+from keras_transformer.cli.options import DtypePolicy
+from keras_transformer.cli.options import Overwrite
 from keras_transformer.process import end_at_once
 from keras_transformer.process import quiet_start
 from keras_transformer.process import start_watcher

@@ -9,21 +9,21 @@ import typer
 
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
-from keras_transformer.command_io import LINES_AT_ONCE
-from keras_transformer.command_io import STANDARD_INPUT
-from keras_transformer.command_io import input_lines
-from keras_transformer.command_io import is_exported
-from keras_transformer.command_io import load_exported
-from keras_transformer.command_io import load_with_search
-from keras_transformer.command_io import output_lines
-from keras_transformer.command_io import refuse_of_the_other
-from keras_transformer.command_io import typed_lines
-from keras_transformer.options import Dtype
-from keras_transformer.options import NumThreads
-from keras_transformer.options import NumWorkers
-from keras_transformer.options import Overwrite
-from keras_transformer.options import given
-from keras_transformer.options import refuse
+from keras_transformer.cli.command_io import LINES_AT_ONCE
+from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import input_lines
+from keras_transformer.cli.command_io import is_exported
+from keras_transformer.cli.command_io import load_exported
+from keras_transformer.cli.command_io import load_with_search
+from keras_transformer.cli.command_io import output_lines
+from keras_transformer.cli.command_io import refuse_of_the_other
+from keras_transformer.cli.command_io import typed_lines
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import NumThreads
+from keras_transformer.cli.options import NumWorkers
+from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import given
+from keras_transformer.cli.options import refuse
 
 
 def translate(
