@@ -280,6 +280,14 @@ class Translator:
             dtype: A Keras dtype policy, such as `"float32"` for one that was
                 trained in `"mixed_bfloat16"`. With the one that it has
                 already, the two share the model.
+
+        Returns:
+            A `Translator`, of another model where the policy is another.
+
+        Raises:
+            ValueError: If there is no such policy, or its model is to be made
+                anew and is quantised, has LoRA or an activation that is not
+                registered.
         """
         dtype = keras.dtype_policies.get(dtype)
         model = self.model
@@ -298,11 +306,10 @@ class Translator:
         """Raises unless the configuration and the weights are the model."""
         self.model.check_not_quantized()
         for layer in self.model._flatten_layers():
-            activation = getattr(layer, "activation", None)
-            if getattr(activation, "__name__", None) == "<lambda>":
+            if not _can_be_read(getattr(layer, "activation", None)):
                 raise ValueError(
-                    "The model must be without lambda functions, which could "
-                    f"not be read again. Received: {layer.path} with one. "
+                    "The model must have activations that Keras can read "
+                    f"again. Received: {layer.path} with {layer.activation}. "
                     "Register a function with "
                     "`keras.saving.register_keras_serializable`."
                 )
@@ -329,11 +336,23 @@ class Translator:
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
             OSError: If nothing may be written there, or a file is.
-            ValueError: If the model is quantised, has LoRA or a lambda as
-                activation, or a weight is no finite number; or if `path` is
-                an address, such as `gs://`.
+            ValueError: If the model is quantised, has LoRA or an activation
+                that is not registered, or a weight is no finite number; if
+                the class of model or search is not registered; or if `path`
+                is an address, such as `gs://`.
         """
         self._check_plain()
+        for name, kind in (
+            ("model", type(self.model)),
+            ("search", type(self.search)),
+        ):
+            registered_name = keras.saving.get_registered_name(kind)
+            if keras.saving.get_registered_object(registered_name) is not kind:
+                raise ValueError(
+                    f"`{name}` must be of a class that Keras can find again. "
+                    f"Received: a {kind.__name__}. Decorate the class with "
+                    "`@keras.saving.register_keras_serializable()`."
+                )
         weights = named_weights(self.model)
         check_finite_weights(weights.items())
         tokenizers = {"tokenizer": self.tokenizer.model}
@@ -626,6 +645,19 @@ def first_of(translations) -> list[str]:
     return [
         found if isinstance(found, str) else found[0] for found in translations
     ]
+
+
+def _can_be_read(activation) -> bool:
+    """Whether Keras finds an activation again by what it writes of it."""
+    if activation is None or isinstance(activation, keras.layers.Layer):
+        return True
+    if getattr(activation, "__name__", None) == "<lambda>":
+        return False  # of which Keras would warn
+    try:
+        described = keras.activations.serialize(activation)
+        return keras.activations.get(described) is activation
+    except (TypeError, ValueError):
+        return False
 
 
 def longest_source(model) -> int:

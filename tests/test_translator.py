@@ -3,6 +3,7 @@
 import dataclasses
 import doctest
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -868,16 +869,48 @@ def test_model_inside_of_a_layer_is_saved_as_any_other(tokenizer, tmp_path):
     assert_same(kt.Translator.load(tmp_path), translator)
 
 
-def test_model_with_a_lambda_is_refused(tokenizer, tmp_path):
+def double(x):
+    return 2 * x
+
+
+class OwnTransformer(kt.Transformer):
+    pass
+
+
+class OwnSearch(kt.GreedySearch):
+    pass
+
+
+def test_classes_must_be_registered_to_be_saved(tokenizer, tmp_path):
+    model = OwnTransformer(tokenizer.vocabulary_size, **SIZES)
+    translator = kt.Translator(model, tokenizer)
+    message = "`model` must be of a class .* Received: a OwnTransformer. Deco"
+    with pytest.raises(ValueError, match=message):
+        translator.save(tmp_path / "saved")
+    with keras.saving.custom_object_scope({"OwnTransformer": OwnTransformer}):
+        translator.save(tmp_path / "saved")
+        loaded = kt.Translator.load(tmp_path / "saved")
+        assert type(loaded.model) is OwnTransformer
+        translator.search = OwnSearch()
+        with pytest.raises(ValueError, match="`search` must be of a class"):
+            translator.save(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "activation", [lambda x: 2 * x, double, functools.partial(double)]
+)
+def test_model_with_a_function_of_ones_own_is_refused(
+    tokenizer, tmp_path, activation
+):
     model = kt.Transformer(
-        tokenizer.vocabulary_size, **SIZES, activation=lambda x: 2 * x
+        tokenizer.vocabulary_size, **SIZES, activation=activation
     )
     translator = kt.Translator(model, tokenizer)
     for use in (
         lambda: translator.save(tmp_path / "saved"),
         lambda: translator.with_dtype("mixed_bfloat16"),
     ):
-        with pytest.raises(ValueError, match="without lambda.*with one"):
+        with pytest.raises(ValueError, match="activations that Keras can re"):
             use()
     assert os.listdir(tmp_path) == []
 
