@@ -21,7 +21,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.batches import padded
-from keras_transformer.lines import read_lines
+from keras_transformer.lines import line_pairs
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -54,12 +54,10 @@ LONGEST = 256  # where CTranslate2 gives up
 def main(folder, source, target):
     """Prints a table for each kind of export."""
     translator = kt.Translator.load(folder).with_dtype("float32")
-    sources, references = list(read_lines(source)), list(read_lines(target))
-    if not sources or len(sources) != len(references):
-        raise ValueError(
-            "Two files must have as many lines as each other, and some. "
-            f"Received: {len(sources)} and {len(references)}."
-        )
+    pairs = list(line_pairs(source, target))
+    if not pairs:
+        raise ValueError(f"Text must not be empty. Received: {source}.")
+    sources, references = ([*side] for side in zip(*pairs, strict=True))
 
     def row(name, ours, theirs):
         same = sum(a == b for a, b in zip(ours, theirs, strict=True))

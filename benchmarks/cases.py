@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.process import num_cores
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -68,26 +69,19 @@ def search_of(search: str):
     return kt.BeamSearch(width_of(search), length_penalty=0.0, patience=1)
 
 
-def cores() -> int:
-    """Number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
-
-
 def thread_settings(batch: int = 1) -> list[dict[str, int]]:
     """What an engine can make of the cores: one thread, or all of them.
 
     Several batches at once need several sentences.
     """
     settings = [{"inter_threads": 1, "intra_threads": 1}]
-    for inter_threads in range(1, cores() + 1):
-        intra_threads = cores() // inter_threads
+    for inter_threads in range(1, num_cores() + 1):
+        intra_threads = num_cores() // inter_threads
         setting = {
             "inter_threads": inter_threads,
             "intra_threads": intra_threads,
         }
-        is_whole = inter_threads * intra_threads == cores()
+        is_whole = inter_threads * intra_threads == num_cores()
         if is_whole and inter_threads <= batch and setting not in settings:
             settings.append(setting)
     return settings

@@ -56,15 +56,6 @@ def check_unused(mode: str, options: dict, *used: str):
             )
 
 
-def read_lines(path) -> list[str]:
-    """The lines of a UTF-8 file, in which only a newline ends a line.
-
-    As `keras_transformer` reads them, but without importing it.
-    """
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
-        return [line.rstrip("\r\n") for line in file]
-
-
 def run_elsewhere(program, job: dict, log, environment=None):
     """Runs a program in a new process.
 

@@ -16,6 +16,8 @@ import load_case
 import machine
 import typer
 
+from keras_transformer.lines import read_lines
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -59,7 +61,7 @@ def measure(
     """  # noqa: D301
     if not os.path.exists("/proc/self/statm"):
         raise OSError("Memory is read from /proc, which only Linux has.")
-    texts = command.read_lines(text)
+    texts = list(read_lines(text))
     if not texts:
         raise ValueError(f"Text must not be empty. Received: {text}.")
     if not model.exists():

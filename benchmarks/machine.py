@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from cases import SOURCE_LENGTH
 from cases import Case
-from cases import cores
+
+from keras_transformer.process import num_cores
 
 PACKAGES = (
     "keras-transformer",
@@ -58,7 +59,7 @@ def describe() -> dict:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cpu": fields.get("model name") or platform.processor(),
-        "cores": cores(),
+        "cores": num_cores(),
         "flags": {
             name: not found.isdisjoint(names) for name, names in FLAGS.items()
         },

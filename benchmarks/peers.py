@@ -2,10 +2,10 @@
 
 from cases import SEED
 from cases import SOURCE_LENGTH
-from cases import cores
 from cases import read_sizes
 from cases import sources
 
+from keras_transformer.process import num_cores
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -160,7 +160,7 @@ class Marian:
         self.model = MarianMTModel(config).eval()
 
     def settings(self, case):
-        return [{"threads": number} for number in sorted({1, cores()})]
+        return [{"threads": number} for number in sorted({1, num_cores()})]
 
     def prepare(self, case, threads):
         import torch

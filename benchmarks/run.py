@@ -13,7 +13,6 @@ import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import command
 import engines
 import machine
 import rich.console
@@ -26,6 +25,8 @@ from rich.progress import MofNCompleteColumn
 from rich.progress import Progress
 from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
+
+from keras_transformer.lines import read_lines
 
 SENTENCES = 1_000  # of `--source`, at most
 REFERENCE = "graph"  # whose targets the others' are compared with
@@ -113,7 +114,7 @@ class Run:
         """Measures every engine on the lines of a file."""
         import report
 
-        lines = command.read_lines(source)
+        lines = list(read_lines(source))
         texts = [line for line in lines if line.strip()][:SENTENCES]
         if not texts:
             raise ValueError(f"Text must not be empty. Received: {source}.")

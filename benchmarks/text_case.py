@@ -17,6 +17,7 @@ from cases import thread_settings
 from cases import width_of
 from command import run_elsewhere
 
+from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.serving.run_export import peak_bytes
 
 # Batches that CTranslate2 may take, in source tokens; its documentation
@@ -25,10 +26,6 @@ BATCH_TOKENS = (1024, 2048, 4096)
 
 # Our LiteRT files and the weights in them.
 LITERT = {"float32": None, "int8": "int8"}
-
-# Most target tokens beyond those of the source, section 6.1; ours has the same
-# limit, and to import it from there would take memory from the engine.
-EXTRA_LENGTH = 50
 
 
 def export(translator_folder: str, search: str, folder: str):

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cases import SEED
-from cases import cores
 from peers import marian_config
 from training_case import LABEL_SMOOTHING
 from training_case import TEXT_LENGTH
@@ -26,6 +25,7 @@ from training_case import read_epoch
 from training_case import synthetic_batch
 from training_case import text_batches
 
+from keras_transformer.process import num_cores
 from keras_transformer.serving.run_export import peak_bytes
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -209,7 +209,7 @@ class Torch:
         import torch
 
         torch.manual_seed(SEED)
-        torch.set_num_threads(cores())
+        torch.set_num_threads(num_cores())
         # On a CPU all compute there: TensorFlow from PyPI knows no GPU.
         is_for_gpu = os.environ.get("KERAS_BACKEND") == "jax"
         has_gpu = is_for_gpu and torch.cuda.is_available()

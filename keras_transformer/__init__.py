@@ -23,6 +23,7 @@ _CORE = {
     "GreedySearch": "search",
     "LabelSmoothedCrossentropy": "training",
     "LearnedPositionalEncoding": "positional_encoding",
+    "LossScaleOptimizer": "training",
     "MultiHeadAttention": "attention",
     "Muon": "training",
     "Perplexity": "training",

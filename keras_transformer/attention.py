@@ -106,6 +106,8 @@ class MultiHeadAttention(Layer):
         pair of it and the float32 weights of shape `(B, N, T, S)`.
 
     Raises:
+        TypeError: If a size is no integer, a share no number, or a mask no
+            tensor.
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
             `[0, 1)`, a tensor has not three axes, or a mask not the shape that

@@ -68,6 +68,8 @@ class DecoderLayer(Layer):
         pair of it and float32 weights of shape `(B, N, T, S)`.
 
     Raises:
+        TypeError: If a size is no integer, a share no number, or a mask no
+            tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
             of axes.
@@ -316,6 +318,7 @@ class Decoder(Layer):
         a layer.
 
     Raises:
+        TypeError: As for `DecoderLayer`.
         ValueError: As for `DecoderLayer`.
 
     Example:

@@ -340,8 +340,10 @@ class Decode:
             min_lengths=inputs.get("min_lengths"),
             prefix_ids=inputs.get("target_prefix_ids"),
             forbidden_token_ids=(PAD_TOKEN_ID, self.model.start_token_id),
-            seeds=seeds_of(inputs["source_ids"]) if is_random else None,
-            seed=inputs.get("seed"),
+            search_seeds=inputs.get("seed"),
+            sentence_seeds=(
+                seeds_of(inputs["source_ids"]) if is_random else None
+            ),
             needs_scores=self.needs_scores,
         )
 

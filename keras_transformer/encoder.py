@@ -56,6 +56,8 @@ class EncoderLayer(Layer):
         Float tensor of shape `(B, S, D)`.
 
     Raises:
+        TypeError: If a size is no integer, a share no number, or a mask no
+            tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
             of axes.
@@ -215,6 +217,7 @@ class Encoder(Layer):
         Float tensor of shape `(B, S, D)`; `encoded` elsewhere.
 
     Raises:
+        TypeError: As for `EncoderLayer`.
         ValueError: As for `EncoderLayer`.
 
     Example:

@@ -74,6 +74,7 @@ class SinusoidalPositionalEncoding(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
+        TypeError: If `start_position` is no integer and no tensor.
         ValueError: If `layout` is not one of the two, or `start_position` a
             negative integer.
 
@@ -129,6 +130,7 @@ class LearnedPositionalEncoding(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
+        TypeError: If a size is no integer.
         ValueError: If a size is not positive, `inputs` not `D` wide, or
             longer than `max_length`. A graph of TensorFlow made for any
             length raises its `InvalidArgumentError` when it runs on a CPU.

@@ -17,6 +17,12 @@ from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.embedding import are_ids
 from keras_transformer.encoder import Encoder
+from keras_transformer.fit_checks import check_keys
+from keras_transformer.fit_checks import check_no_class_weight
+from keras_transformer.fit_checks import check_pairs
+from keras_transformer.fit_checks import check_training_data
+from keras_transformer.fit_checks import is_dataset
+from keras_transformer.fit_checks import x_and_y
 from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
@@ -35,12 +41,6 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only.cores import parts_at_once
 from keras_transformer.tensorflow_only.graphs import graph_for
-from keras_transformer.training_data import check_keys
-from keras_transformer.training_data import check_no_class_weight
-from keras_transformer.training_data import check_pairs
-from keras_transformer.training_data import check_training_data
-from keras_transformer.training_data import is_dataset
-from keras_transformer.training_data import x_and_y
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.

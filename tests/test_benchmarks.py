@@ -187,12 +187,6 @@ def test_help_names_every_engine(modules):
         assert f": {', '.join(modules(name).ENGINES)} " in words
 
 
-def test_only_a_newline_ends_a_line(modules, tmp_path):
-    path = tmp_path / "text"
-    path.write_bytes("\ufeffa\u2028b\x0cc\r\n\n d".encode())
-    assert modules("command").read_lines(path) == ["a\u2028b\x0cc", "", " d"]
-
-
 @pytest.fixture
 def untrained(tmp_path):
     """Folder of a translator, and a file of lines."""

@@ -11,7 +11,6 @@ test set with the mean of the last checkpoints.
 """
 
 import argparse
-import hashlib
 import itertools
 import shlex
 import signal
@@ -19,6 +18,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from keras_transformer.atomic import fingerprint
+from keras_transformer.atomic import write_file
 from keras_transformer.lines import line_pairs
 
 # What is dropped: by words before training, by tokens when training reads.
@@ -143,19 +144,6 @@ def train(folder, files, options):
     return settings["output"]
 
 
-def digest(path):
-    """The SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write(path, text):
-    """Writes a file, whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def run(options):
     """Cleans, trains, translates and scores; each step once."""
     # Found wrong now, rather than after days.
@@ -166,14 +154,15 @@ def run(options):
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "train.source", folder / "train.target"]
     cleaned = folder / "cleaned.txt"
-    digests = " ".join(map(digest, options.train))
+    digests = " ".join(map(fingerprint, options.train))
     if not cleaned.exists():
         most = DRY_LINES if options.dry_run else None
         read, kept = clean(options.train, files, most)
         names = " and ".join(map(str, options.train))
-        write(cleaned, f"{kept:,} of {read:,} pairs of {names} kept\n{digests}")
-    report, *begun_with = cleaned.read_text(encoding="utf-8").splitlines()
-    if begun_with and begun_with != [digests]:
+        summary = f"{kept:,} of {read:,} pairs of {names} kept\n{digests}"
+        write_file(cleaned, summary.encode())
+    report, begun_with = cleaned.read_text(encoding="utf-8").splitlines()
+    if begun_with != digests:
         raise ValueError(
             f"`--train` must be the text that {folder} began with. Received: "
             "other text. Name another `--output`."
@@ -184,12 +173,13 @@ def run(options):
         test = [folder / "test.source", folder / "test.target"]
         pairs = itertools.islice(line_pairs(*options.test), DRY_TEST_LINES)
         for path, lines in zip(test, zip(*pairs, strict=True), strict=True):
-            write(path, "".join(f"{line}\n" for line in lines))
+            text = "".join(f"{line}\n" for line in lines)
+            write_file(path, text.encode())
     translator = train(folder, files, options)
     search = ["--search", "beam", "--width", BEAM_WIDTH]
     search += ["--length-penalty", LENGTH_PENALTY]
     scores = command("evaluate", translator, *test, *search)
-    write(folder / "scores.txt", scores)
+    write_file(folder / "scores.txt", scores.encode())
     print(scores, end="")
 
 

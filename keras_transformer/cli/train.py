@@ -336,8 +336,12 @@ def train(
         if isinstance(value, Path):
             options[name] = os.fspath(value)  # as settings.json can hold it
     # No default says anew what another option says already.
-    said = OF_A_START if start_from else OF_LEARNING if tokenizer else ()
-    for name in said if updates is None else (*said, "epochs"):
+    said_already = ["epochs"] if updates is not None else []
+    if start_from:
+        said_already += OF_A_START
+    elif tokenizer:
+        said_already += OF_LEARNING
+    for name in said_already:
         if context.get_parameter_source(name).name != "COMMANDLINE":
             options[name] = None
     run = TrainingRun(**options)

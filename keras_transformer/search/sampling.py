@@ -7,10 +7,12 @@ from keras import ops
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
+from keras_transformer.masking import padding_mask
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.search import IMPOSSIBLE
 from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
+from keras_transformer.slices import numbered
 
 # By a smaller temperature, which float32 rounds to 0, nothing can be divided.
 LEAST_TEMPERATURE = float(np.finfo("float32").tiny)
@@ -100,11 +102,12 @@ class Sampling(IndependentSearch):
 
     def choose(self, logits, position, problem):
         """Draws, by the sentence's seed, the sample and the position."""
-        seeds = problem.seeds
-        if seeds is None:
-            seeds = ops.arange(ops.shape(problem.start_ids)[0], dtype="int32")
-        seed = wrapped(self.seed) if problem.seed is None else problem.seed
-        seeds = _mixed(ops.expand_dims(seeds + seed, 1))
+        of_sentences, of_search = problem.sentence_seeds, problem.search_seeds
+        if of_sentences is None:
+            of_sentences = numbered(problem.start_ids, axis=0)
+        if of_search is None:
+            of_search = wrapped(self.seed)
+        seeds = _mixed(ops.expand_dims(of_sentences + of_search, 1))
         samples = ops.arange(self.num_hypotheses, dtype="int32")
         bits = _mixed(_mixed(_mixed(seeds + samples) + position))  # (B, W)
         # 23 bits, as many as a float32 below 1 keeps apart.
@@ -153,12 +156,12 @@ class Sampling(IndependentSearch):
 def seeds_of(ids):
     """Makes a number of each row of ids `(B, S)`, padding apart: `(B,)`.
 
-    For `Problem.seeds`: rows with the same ids have the same number, however
-    they are padded.
+    For `Problem.sentence_seeds`: rows with the same ids have the same number,
+    however they are padded.
     """
     positions = ops.arange(ops.shape(ids)[1], dtype="int32")
     mixed = _mixed(ids + _mixed(positions + 1))
-    return ops.sum(ops.where(ops.equal(ids, 0), 0, mixed), axis=1)
+    return ops.sum(ops.where(padding_mask(ids), mixed, 0), axis=1)
 
 
 def _mixed(x):

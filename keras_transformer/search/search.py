@@ -248,10 +248,10 @@ class Problem(NamedTuple):
         prefix_ids: Int32 tensor `(B, T)`, tokens that each target begins
             with, then padding; or `None`.
         forbidden_token_ids: Tokens never to choose.
-        seeds: Int32 tensor `(B,)`, where a random choice starts; by default
-            the sentences are numbered.
-        seed: Int32 tensor `(B,)`, the seed of the search for each sentence;
-            by default the search's own.
+        search_seeds: Int32 tensor `(B,)`, the seed of the search for each
+            sentence; by default the search's own.
+        sentence_seeds: Int32 tensor `(B,)`, in which random choices for one
+            sentence differ from those for another; by default their numbers.
         needs_scores: Whether the scores of tokens are wanted. Without, a
             search that does not rank by them leaves them, and the scores of
             targets, at 0.
@@ -264,8 +264,8 @@ class Problem(NamedTuple):
     min_lengths: Any = None
     prefix_ids: Any = None
     forbidden_token_ids: tuple[int, ...] = ()
-    seeds: Any = None
-    seed: Any = None
+    search_seeds: Any = None
+    sentence_seeds: Any = None
     needs_scores: bool = True
 
 

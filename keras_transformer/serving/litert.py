@@ -16,10 +16,12 @@ from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import Decode
+from keras_transformer.masking import padding_mask
 from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.slices import take
+from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
@@ -344,11 +346,11 @@ class _LiteRTGraph:
         def translate_text(text):
             pieces = source.encode(text).flat_values
             # Empty text has no end token, only padding.
-            end = tf.where(tf.size(pieces) > 0, end_token_id, 0)
+            end = tf.where(tf.size(pieces) > 0, end_token_id, PAD_TOKEN_ID)
             source_ids = tf.concat([pieces, tf.reshape(end, [1])], axis=0)
             result = translate_ids(tf.expand_dims(source_ids, 0))
             target_ids = result["target_ids"][0]
-            is_content = (target_ids != 0) & (target_ids != end_token_id)
+            is_content = padding_mask(target_ids) & (target_ids != end_token_id)
             length = tf.reduce_sum(tf.cast(is_content, tf.int32))
             row = tf.RaggedTensor.from_row_lengths(
                 target_ids[:length], tf.reshape(length, [1]), validate=False
@@ -382,7 +384,7 @@ class _LiteRTGraph:
             position[0],
             _pairs(keys, values),
             _pairs(encoded_keys, encoded_values),
-            ops.not_equal(source_ids, 0),
+            padding_mask(source_ids),
         )
         return {
             "logits": logits[:, 0],

@@ -13,6 +13,7 @@ from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.decoding import Decode
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
+from keras_transformer.masking import padding_mask
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import jit
@@ -121,7 +122,7 @@ class TranslationGraph(tf.Module):
         return self._result("translation", translation, scores)
 
     def _translate_ids(self, source_ids, translate_rows):
-        is_token = tf.not_equal(source_ids, 0)
+        is_token = padding_mask(source_ids)
         size = self.model.source_vocabulary_size
         checks = [
             tf.debugging.Assert(

@@ -16,6 +16,7 @@ from keras_transformer.lines import chunks
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import name_of
 from keras_transformer.special_tokens import END_TOKEN_ID
+from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.text.tokenizer import Tokenizer
 
@@ -264,7 +265,7 @@ class Corpus:
                 "source_ids": source_ids.to_tensor(shape=shape),
                 "target_ids": target[:, :-1].to_tensor(shape=shape),
             }
-            return inputs, labels, tf.cast(labels != 0, tf.float32)
+            return inputs, labels, tf.cast(labels != PAD_TOKEN_ID, tf.float32)
 
         return (
             batches.map(assemble, num_parallel_calls=ASSEMBLED_AT_ONCE)

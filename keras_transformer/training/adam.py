@@ -13,7 +13,7 @@ class Adam(Updates, keras.optimizers.Adam):
     Updates are those of `keras.optimizers.Adam` but in the points that
     `keras_transformer.training.Updates` names: what a schedule counts, tokens
     that come more than once, and several devices. With `mixed_float16` on
-    several devices wrap it in `keras_transformer.training.LossScaleOptimizer`.
+    several devices wrap it in `LossScaleOptimizer`.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.

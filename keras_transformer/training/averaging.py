@@ -44,6 +44,7 @@ class WeightAveraging(keras.callbacks.Callback):
             execution, at its end.
 
     Raises:
+        TypeError: If `last` or `every` is no integer, or `decay` no number.
         ValueError: If not exactly one of `last` and `decay` is given, or one
             is out of range.
 

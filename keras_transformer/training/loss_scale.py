@@ -17,6 +17,12 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     `Adam` of this library makes later.
 
     Takes the arguments of `keras.optimizers.LossScaleOptimizer`.
+
+    Example:
+    >>> from keras_transformer import Adam
+    >>> optimizer = LossScaleOptimizer(Adam(1e-3))
+    >>> float(optimizer.initial_scale)
+    32768.0
     """
 
     def check_finite(self, grads):

@@ -45,8 +45,8 @@ class Distribution:
         """What is trained on, in words."""
         kind = _kind_of_devices()
         if kind == "CPU" and self.num_devices == 1:
-            return f"the CPU, {_count(num_cores(), 'core')}"
-        devices = _count(self.num_devices, kind)
+            return f"the CPU, {counted(num_cores(), 'core')}"
+        devices = counted(self.num_devices, kind)
         if self.num_processes > 1:
             devices += f" of {self.num_processes} processes"
         return devices
@@ -192,12 +192,12 @@ def _multihost(seed):
     try:
         with data_parallel.scope():
             yield Distribution(
-                num_devices=jax.device_count(),
-                num_processes=jax.process_count(),
+                num_devices=jax.devicecounted(),
+                num_processes=jax.processcounted(),
                 process=jax.process_index(),
             )
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
+        if jax.processcounted() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
         raise RuntimeError(
             "This process can no longer work with the others. If one of them "
@@ -216,8 +216,9 @@ def _kind_of_devices():
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
 
 
-def _count(number, noun):
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """The number with the noun, in the plural unless it is one."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _from_chief(content):

@@ -36,6 +36,7 @@ from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
 from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.distribution import Distribution
+from keras_transformer.training_run.distribution import counted
 from keras_transformer.training_run.distribution import distributed
 from keras_transformer.training_run.folder import START
 from keras_transformer.training_run.folder import RunFolder
@@ -474,12 +475,13 @@ class TrainingRun(TrainingOptions):
             print(f"Nothing is left of {after}.", file=sys.stderr)
             return
         if start.tensors:
-            batches = f" and {start.batch} batches" if start.batch else ""
-            print(f"Going on with {after}{batches}.", file=sys.stderr)
+            if start.batch:
+                after += f" and {counted(start.batch, 'batch', 'batches')}"
+            print(f"Going on with {after}.", file=sys.stderr)
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
         updates = self._num_updates()
         if self.updates is not None or self.updates_per_epoch is not None:
-            epochs = f"{self.num_epochs:,} epoch{'s'[: self.num_epochs > 1]}"
+            epochs = counted(self.num_epochs, "epoch")
             print(
                 f"{updates:,} updates in {epochs} of {self.num_batches:,} "
                 "batches.",
@@ -487,8 +489,8 @@ class TrainingRun(TrainingOptions):
             )
         if updates < self.warmup_steps:
             print(
-                f"Training ends after {updates:,} update{'s'[: updates != 1]}, "
-                "before the learning rate peaks, after "
+                f"Training ends after {counted(updates, 'update')}, before "
+                "the learning rate peaks, after "
                 f"{self.warmup_steps:,}. Pass fewer `--warmup-steps`, or more "
                 f"`--{'epochs' if self.updates is None else 'updates'}`.",
                 file=sys.stderr,
