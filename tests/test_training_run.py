@@ -880,6 +880,11 @@ def test_a_start_that_failed_does_not_refuse_another(
         train(folder, text, {"seed": 3})
 
 
+def test_before_a_training_nothing_is_changed(tmp_path):
+    run = TrainingRun(os.fspath(tmp_path / "run"), **SETTINGS)
+    assert run.state() == f"Nothing was changed in {tmp_path / 'run'}."
+
+
 def test_one_training_a_folder(trained, text):
     with RunFolder(os.fspath(trained.folder)).lock():
         message = (

@@ -157,7 +157,7 @@ def train(
     ] = 4096,
     max_length: Annotated[
         int, of_learning(help="Longest sentence to keep, in tokens.")
-    ] = 128,
+    ] = 256,
     optimizer: Annotated[
         Literal["adam", "muon"],
         of_learning(

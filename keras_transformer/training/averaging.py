@@ -24,6 +24,10 @@ class WeightAveraging(keras.callbacks.Callback):
 
     `mean = sum_i decay^(n - i) weights_i / sum_i decay^(n - i)`
 
+    Keras has such a mean in an optimizer with `use_ema` and
+    `keras.callbacks.SwapEMAWeights`. There the first sample stands for all
+    that could have been before it, and takes long to fade; here for itself.
+
     Only trainable weights are averaged. The averages replace them while the
     model is validated, in `on_epoch_end` of the callbacks that come after this
     one (`ModelCheckpoint` saves the averages), and when `fit` has ended;

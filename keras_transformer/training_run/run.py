@@ -66,6 +66,15 @@ class TrainingRun(TrainingOptions):
     come to.
     """
 
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._forget()
+
+    def _forget(self):
+        self.folder = RunFolder(self.output)
+        self.distribution = Distribution()
+        self.history = self.saved = None
+
     def train(
         self,
         source,
@@ -100,10 +109,8 @@ class TrainingRun(TrainingOptions):
                 training began with; or if both `resume` and `overwrite` are
                 set.
         """
-        self.history = None
-        self.folder = RunFolder(self.output)
+        self._forget()
         self.start_weights = None
-        self.distribution = Distribution()
         self.check(validation)
         self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
         self.averaging = None
