@@ -677,7 +677,16 @@ def test_standard_input_that_is_not_utf8(trained):
     assert_is_one_line(result, "Text must be UTF-8.*'standard input', line 2.*")
 
 
-def test_what_is_typed_is_translated_line_by_line(trained):
+@pytest.mark.parametrize(
+    ("is_typed", "options", "errors"),
+    [
+        (True, [], "Type sentences; Ctrl-D ends the input.\n"),
+        (False, ["--line-by-line"], ""),
+    ],
+)
+def test_what_is_typed_is_translated_line_by_line(
+    trained, is_typed, options, errors
+):
     typed, answered = [b"the cat\n", b"\n", b"the dog"], []
 
     def terminal():
@@ -685,12 +694,18 @@ def test_what_is_typed_is_translated_line_by_line(trained):
             answered.append(len(sys.stdout.getvalue().splitlines()))
             yield line
 
-    stdin = types.SimpleNamespace(isatty=lambda: True, buffer=terminal())
-    result = run("translate", trained.folder, stdin=stdin)
+    stdin = types.SimpleNamespace(isatty=lambda: is_typed, buffer=terminal())
+    result = run("translate", trained.folder, *options, stdin=stdin)
     assert answered == [0, 1, 2]
     expected = trained.translator(["the cat", "", "the dog"])
     assert result.output.splitlines() == expected
-    assert result.errors == "Type sentences; Ctrl-D ends the input.\n"
+    assert result.errors == errors
+
+
+def test_only_what_is_piped_in_comes_line_by_line(trained):
+    result = run("translate", trained.folder, "the cat", "--line-by-line")
+    message = "`--line-by-line` needs lines that are piped in. Received: .*"
+    assert_is_one_line(result, message)
 
 
 @pytest.mark.parametrize("command", ["translate", "export", "evaluate"])

@@ -207,7 +207,13 @@ def train(
     clip_norm: Annotated[
         float, of_learning(help="Largest norm of the gradients; 0: no limit.")
     ] = 0.0,
-    accumulate: Annotated[int, of_learning(help="Batches of one update.")] = 1,
+    accumulate: Annotated[
+        int,
+        of_learning(
+            help="Batches of one update, which count the same, however many "
+            "tokens each has."
+        ),
+    ] = 1,
     average_last: Annotated[
         int,
         of_learning(
@@ -244,7 +250,11 @@ def train(
     ] = None,
     monitor: Annotated[
         Literal["val_loss", "val_perplexity", "val_bleu"],
-        of_validation(help="What --patience and --keep-best go by."),
+        of_validation(
+            help="What --patience and --keep-best go by. In val_loss Keras "
+            "weighs each batch by its rows; in val_perplexity all tokens "
+            "count the same."
+        ),
     ] = "val_loss",
     patience: Annotated[
         int,

@@ -63,6 +63,14 @@ def translate(
             "by default, 111 for each of 14 to 56 targets of a .tflite file."
         ),
     ] = None,
+    line_by_line: Annotated[
+        bool,
+        typer.Option(
+            "--line-by-line",
+            help="Translate each line that is piped in as it comes, for a "
+            "program that waits for its translation; much slower than many.",
+        ),
+    ] = False,
     num_threads: NumThreads = None,
     num_workers: NumWorkers = None,
     scores: Annotated[
@@ -82,7 +90,8 @@ def translate(
 
     Without --output, lines are written as they are done, some thousands at a
     time; what is typed, line by line. What is piped in is read to its end
-    first, so that a line that is too long is named before hours of work.
+    first, so that a line that is too long is named before hours of work, but
+    for --line-by-line.
 
     \b
     Example:
@@ -106,9 +115,12 @@ def translate(
         check_file_to_write(output, overwrite)
     elif overwrite:
         refuse(["overwrite"], "`--output`", "none")
-    is_typed = sys.stdin.isatty() and not (input or texts)
+    is_piped = not (input or texts)
+    if line_by_line and not is_piped:
+        refuse(["line_by_line"], "lines that are piped in", "others")
+    is_typed = is_piped and (line_by_line or sys.stdin.isatty())
     if is_typed and target_prefixes:
-        refuse(["target_prefixes"], "`--input`", "sentences to be typed")
+        refuse(["target_prefixes"], "`--input`", "one sentence after another")
 
     options = {
         "return_scores": scores,

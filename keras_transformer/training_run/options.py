@@ -61,81 +61,11 @@ OF_A_START = (
 
 @dataclasses.dataclass
 class TrainingOptions:
-    """The options of a training.
+    """The options of `keras-transformer train`, whose help says what they do.
 
-    Attributes:
-        output: The folder.
-        epochs: How many there are to be; `None` with `updates`.
-        preset: Size of the model; `None` with `start_from`, as are
-            `normalize_first` and what is said of vocabularies.
-        vocabulary_size: Pieces of the vocabulary to learn, which both sides
-            share; `None` with `tokenizer`.
-        model_type: Kind of vocabulary to learn, `"unigram"` or `"bpe"`; `None`
-            with `tokenizer`.
-        character_coverage: Share of the text's characters to have pieces for;
-            all of them by default.
-        byte_fallback: Whether characters without a piece are spelled in bytes.
-        split_digits: Whether each digit is a piece of its own.
-        symbols: Pieces that are never split, with commas between them.
-        tokens_per_batch: Tokens of a batch on each side, with padding.
-        max_length: Longest sentence to keep, in tokens.
-        learning_rate: Peak learning rate; equation 3's by default.
-        warmup_steps: Updates until the peak.
-        decay: `"cosine"` for a learning rate that falls to 0 with the last
-            epoch, so that a training which goes on has no more of them; `None`
-            for equation 3's inverse square root.
-        dropout: Share to drop; the preset's, or that of `start_from`, by
-            default.
-        normalize_first: Whether to normalise before each sublayer.
-        label_smoothing: Share of the label to spread.
-        clip_norm: Largest norm of all gradients together; 0 for any.
-        accumulate: Batches of one update, of which each counts the same,
-            however many tokens it has.
-        average_last: Samples in the mean of the weights that is validated
-            and saved in place of the last weights; 0 for none.
-        average_decay: Decay of an exponential mean instead; 0 for none.
-        average_every: Updates between two samples of the mean; 0 for each
-            epoch or each update, as in `WeightAveraging`.
-        bleu: Whether to score translations of the validation text.
-        monitor: What `patience` and `keep_best` go by: `"val_loss"`, in
-            which Keras weighs each batch by its rows, `"val_perplexity"`, in
-            which all tokens count the same, or `"val_bleu"`.
-        patience: Epochs without an improvement before training stops; 0 for
-            no stop.
-        keep_best: Whether to save the translator of the best epoch, rather
-            than the last.
-        save_every: Updates between two checkpoints within an epoch; 0 for
-            one at its end alone.
-        dtype: Keras dtype policy.
-        seed: Makes weights, order and dropout repeatable.
-        deterministic: Whether repetitions are equal bit by bit.
-        distribute: `"mirrored"` for all devices of this machine, with
-            TensorFlow; `"multihost"` for those of several processes, with
-            JAX. Batches are the same as on one device.
-        separate_vocabularies: Whether each side learns a vocabulary of its
-            own, of `vocabulary_size` pieces.
-        tokenizer: SentencePiece model of both sides, or of the source, rather
-            than one to learn. It is copied, as is the next.
-        target_tokenizer: That of the target, where it has its own.
-        start_from: Folder of a translator whose weights, vocabulary and
-            search training starts with. It is copied: the folder may change
-            while training goes on.
-        optimizer: `"adam"` for `Adam`; `"muon"` for `Muon`.
-        num_layers: Layers on each side; the preset's by default, as are the
-            next.
-        num_decoder_layers: Decoder layers, where they are another number.
-        num_heads: Attention heads.
-        hidden_dim: Size of the vectors.
-        intermediate_dim: Size of the feed-forward layers.
-        activation: Keras activation of the feed-forward layers.
-        attention_dropout: Share of the attention weights to drop; none, or
-            that of `start_from`, by default.
-        tokenize: How sacreBLEU splits translations; `None` for `"13a"`.
-        updates: How many there are to be, in place of `epochs`: as many epochs
-            as have them all, the last one whole.
-        updates_per_epoch: Updates after which an epoch ends, with all that
-            happens there, wherever in the text it is; by default an epoch is
-            one pass over the text.
+    `None` where another says it: `preset` what a model is, `updates` when
+    training ends, `tokenizer` what a vocabulary is, and `start_from` all of
+    model and vocabularies; or where the help names a default.
     """
 
     output: str
