@@ -433,7 +433,7 @@ def test_interrupted_training_goes_on_with_the_same_command(
     result = run(*again, "--resume")
     assert result.code == 0, result.errors
     assert "Going on with the training" in result.errors
-    assert "after epoch 0 and 1 batches." in result.errors
+    assert "after epoch 0 and 1 batch." in result.errors
     assert epochs_in_log(folder) == [0]
     commands = (folder / "training" / "commands.txt").read_text().splitlines()
     assert commands[1] == f"{command.strip()} --resume"

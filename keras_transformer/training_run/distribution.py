@@ -192,12 +192,12 @@ def _multihost(seed):
     try:
         with data_parallel.scope():
             yield Distribution(
-                num_devices=jax.devicecounted(),
-                num_processes=jax.processcounted(),
+                num_devices=jax.device_count(),
+                num_processes=jax.process_count(),
                 process=jax.process_index(),
             )
     except jax.errors.JaxRuntimeError as error:
-        if jax.processcounted() == 1 or "RESOURCE_EXHAUSTED" in str(error):
+        if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
         raise RuntimeError(
             "This process can no longer work with the others. If one of them "
