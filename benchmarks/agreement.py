@@ -20,7 +20,7 @@ import numpy as np
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.batches import padded
+from keras_transformer.batches import pad_rows
 from keras_transformer.lines import line_pairs
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -160,9 +160,11 @@ def score_differences(translator, texts, results):
     for first in range(0, len(rows), ROWS_AT_ONCE):
         some = rows[first : first + ROWS_AT_ONCE]
         source_ids, targets, theirs = zip(*some, strict=True)
-        targets = padded([[*ids, END_TOKEN_ID] for ids in targets])
+        targets = pad_rows([[*ids, END_TOKEN_ID] for ids in targets])
         inputs = {
-            "source_ids": padded([[*ids, END_TOKEN_ID] for ids in source_ids]),
+            "source_ids": pad_rows(
+                [[*ids, END_TOKEN_ID] for ids in source_ids]
+            ),
             "target_ids": model.decoder_inputs(targets),
         }
         shares = ops.convert_to_numpy(ops.softmax(model(inputs)))

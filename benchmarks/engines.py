@@ -166,7 +166,7 @@ class LiteRT(Graph):
             import tensorflow as tf
 
             from keras_transformer.decoding import Decode
-            from keras_transformer.serving.litert import converted
+            from keras_transformer.serving.litert import convert_function
 
             search = search_of(name)
 
@@ -175,7 +175,7 @@ class LiteRT(Graph):
                 found = decode.in_segments(forced(source_ids, lengths))
                 return {"target_ids": found.target_ids}
 
-            self.contents[name] = converted(
+            self.contents[name] = convert_function(
                 self.model,
                 decoded,
                 tf.TensorSpec([None, None], tf.int32, name="source_ids"),

@@ -107,7 +107,7 @@ def in_text_order(num_texts: int, num_hypotheses: int, found):
     return translations, scores
 
 
-def padded(rows, length: int = 1):
+def pad_rows(rows, length: int = 1):
     """Makes an int32 array `(B, S)` of lists of ids, at least `length` wide."""
     ids = np.zeros((len(rows), max([length, *map(len, rows)])), "int32")
     for row, values in zip(ids, rows, strict=True):
@@ -115,7 +115,7 @@ def padded(rows, length: int = 1):
     return ids
 
 
-def shown(found, description, lengths, verbose):
+def with_progress(found, description, lengths, verbose):
     """Gives what is found batch by batch, and shows how much is done.
 
     Args:

@@ -28,7 +28,7 @@ from keras_transformer.decoding import Decode
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Search
 from keras_transformer.search import log_probabilities
-from keras_transformer.search import wrapped
+from keras_transformer.search import wrap_int32
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import jit
 
@@ -226,7 +226,7 @@ def _checked_problem(
             model, target_prefix_ids, source_ids, max_length
         )
     if search.seed is not None:
-        inputs["seed"] = np.full((rows,), wrapped(search.seed), "int32")
+        inputs["seed"] = np.full((rows,), wrap_int32(search.seed), "int32")
     return inputs
 
 

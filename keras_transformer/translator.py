@@ -11,22 +11,23 @@ from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
-from keras_transformer.batches import padded
-from keras_transformer.batches import shown
+from keras_transformer.batches import pad_rows
+from keras_transformer.batches import with_progress
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.generation import check_limits
 from keras_transformer.generation import check_prefix_lengths
 from keras_transformer.generation import longest_target
 from keras_transformer.lines import check_lengths
-from keras_transformer.pieces import ended
+from keras_transformer.pieces import check_row_lengths
+from keras_transformer.pieces import end_rows
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
 from keras_transformer.tensorflow_only.cores import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import made_anew
+from keras_transformer.translator_folder import make_anew
 from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
@@ -158,8 +159,8 @@ class Translator:
         # Once: another thread may set another.
         search = self.search if search is None else search
         check_kind("search", search, Search)
-        rows = ended(self.tokenizer.encode(check_texts("texts", texts)))
-        self._check_lengths(rows)
+        rows = end_rows(self.tokenizer.encode(check_texts("texts", texts)))
+        check_row_lengths("texts", rows, longest_source(self.model))
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
         width = search.num_hypotheses
@@ -167,9 +168,9 @@ class Translator:
         def translate(batch):
             prefix_ids = None
             if prefixes is not None:
-                prefix_ids = padded([prefixes[index] for index in batch])
+                prefix_ids = pad_rows([prefixes[index] for index in batch])
             target_ids, *scores = self.model.generate(
-                padded([rows[index] for index in batch]),
+                pad_rows([rows[index] for index in batch]),
                 search=search,
                 min_length=min_length,
                 max_length=max_length,
@@ -190,7 +191,9 @@ class Translator:
         beside = 1 if jit_compile else batches_at_once()
         found = in_threads(translate, batches, beside)
         translations, scores = in_text_order(
-            len(rows), width, shown(found, "Translating", lengths, verbose)
+            len(rows),
+            width,
+            with_progress(found, "Translating", lengths, verbose),
         )
         return (translations, scores) if return_scores else translations
 
@@ -219,7 +222,7 @@ class Translator:
         token_scores = [np.zeros(0, "float32") for _ in sources]
         lengths = [*map(len, targets)]
         batches = self._batches_of_pairs(sources, targets)
-        for batch, *ids in shown(batches, "Scoring", lengths, verbose):
+        for batch, *ids in with_progress(batches, "Scoring", lengths, verbose):
             for index, of_tokens, of_all in zip(
                 batch, *self.model.score(*ids), strict=True
             ):
@@ -385,7 +388,7 @@ class Translator:
         description, weights, tokenizers = read_folder(path)
         path = os.fsdecode(path)
         model, search = (
-            made_anew(kind, description[name], f"{DESCRIPTION} in {path}")
+            make_anew(kind, description[name], f"{DESCRIPTION} in {path}")
             for name, kind in (("model", Transformer), ("search", Search))
         )
         assign_named_weights(model, weights, repr(path))
@@ -600,13 +603,14 @@ class Translator:
                 "`texts` and `translations` must be as many as each other. "
                 f"Received: {len(texts)} and {len(translations)}."
             )
-        sources = ended(self.tokenizer.encode(texts))
+        sources = end_rows(self.tokenizer.encode(texts))
         targets = [
             [*ids, self.target_tokenizer.end_token_id]
             for ids in self.target_tokenizer.encode(translations)
         ]
-        self._check_lengths(sources)
-        self._check_lengths(targets, "translations")
+        limit = longest_source(self.model)
+        check_row_lengths("texts", sources, limit)
+        check_row_lengths("translations", targets, limit)
         return sources, targets
 
     def _batches_of_pairs(self, sources, targets):
@@ -621,20 +625,9 @@ class Translator:
         for batch in batches_by_length(longest, tokens, max_length=1):
             yield (
                 batch,
-                padded([sources[index] for index in batch]),
-                padded([targets[index] for index in batch]),
+                pad_rows([sources[index] for index in batch]),
+                pad_rows([targets[index] for index in batch]),
             )
-
-    def _check_lengths(self, rows, name="texts"):
-        limit = longest_source(self.model)
-        for index, row in enumerate(rows):
-            if len(row) > limit:
-                raise ValueError(
-                    f"`{name}` must not be longer than the model's "
-                    f"`max_length`, {LONGEST_SOURCE} where it has none. "
-                    f"Received: text {index} of {len(row)} tokens, max_length="
-                    f"{self.model.max_length}. Split it into sentences."
-                )
 
 
 def first_of(translations) -> list[str]:
@@ -695,7 +688,7 @@ def check_prefix_lines(translator, lines, prefixes, max_length, path):
         path: What a message calls the place that prefixes are from.
     """
     check_limits(0, max_length)
-    sources = ended(translator.tokenizer.encode(lines))
+    sources = end_rows(translator.tokenizer.encode(lines))
     targets = translator.target_tokenizer.encode(prefixes)
     for number, (source, target) in enumerate(
         zip(sources, targets, strict=True), 1

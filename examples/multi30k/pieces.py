@@ -34,7 +34,7 @@ def make_ids(lines, vocabulary):
     ]
 
 
-def padded(rows):
+def pad_rows(rows):
     """An int32 array of rows of ids, filled up with 0."""
     return keras.utils.pad_sequences(rows, padding="post", dtype="int32")
 
@@ -54,10 +54,10 @@ def make_batches(source, target, tokens_per_batch):
         groups[-1].append(pair)
     batches = []
     for group in groups:
-        labels = padded([target[pair] for pair in group])
+        labels = pad_rows([target[pair] for pair in group])
         inputs = {
-            "source_ids": padded([source[pair] for pair in group]),
-            "target_ids": padded([[START, *target[p][:-1]] for p in group]),
+            "source_ids": pad_rows([source[pair] for pair in group]),
+            "target_ids": pad_rows([[START, *target[p][:-1]] for p in group]),
         }
         batches.append((inputs, labels, (labels != 0).astype("float32")))
     return batches
@@ -94,7 +94,7 @@ def translate(model, lines, vocabulary, search):
     translations = [""] * len(rows)
     for first in range(0, len(order), SENTENCES_AT_ONCE):
         chosen = order[first : first + SENTENCES_AT_ONCE]
-        found, _ = model.generate(padded([rows[i] for i in chosen]), search)
+        found, _ = model.generate(pad_rows([rows[i] for i in chosen]), search)
         for row, ids in zip(chosen, found.tolist(), strict=True):
             text = " ".join(pieces[i] for i in ids if i > END)
             translations[row] = re.sub("@@( |$)", "", text)

@@ -17,7 +17,7 @@ from keras_transformer.search.beam import BeamSearch as BeamSearch
 from keras_transformer.search.greedy import GreedySearch as GreedySearch
 from keras_transformer.search.sampling import Sampling as Sampling
 from keras_transformer.search.sampling import seeds_of as seeds_of
-from keras_transformer.search.sampling import wrapped as wrapped
+from keras_transformer.search.sampling import wrap_int32 as wrap_int32
 from keras_transformer.search.search import Hypotheses as Hypotheses
 from keras_transformer.search.search import Problem as Problem
 from keras_transformer.search.search import Search as Search

@@ -106,7 +106,7 @@ class Sampling(IndependentSearch):
         if of_sentences is None:
             of_sentences = numbered(problem.start_ids, axis=0)
         if of_search is None:
-            of_search = wrapped(self.seed)
+            of_search = wrap_int32(self.seed)
         seeds = _mixed(ops.expand_dims(of_sentences + of_search, 1))
         samples = ops.arange(self.num_hypotheses, dtype="int32")
         bits = _mixed(_mixed(_mixed(seeds + samples) + position))  # (B, W)
@@ -171,9 +171,9 @@ def _mixed(x):
     products wrap around.
     """
     x = ops.bitwise_xor(x, _shifted(x, 16))
-    x = x * wrapped(0x7FEB352D)
+    x = x * wrap_int32(0x7FEB352D)
     x = ops.bitwise_xor(x, _shifted(x, 15))
-    x = x * wrapped(0x846CA68B)
+    x = x * wrap_int32(0x846CA68B)
     return ops.bitwise_xor(x, _shifted(x, 16))
 
 
@@ -186,6 +186,6 @@ def _shifted(x, bits):
     return ops.right_shift(x, bits) + is_negative * (1 << (32 - bits))
 
 
-def wrapped(number):
+def wrap_int32(number):
     """The int32 number with the lowest 32 bits of a whole number."""
     return (int(number) + 2**31) % 2**32 - 2**31

@@ -66,12 +66,12 @@ def export_litert(
     weights = _Weights(translator.model, quantization)
     graph = _LiteRTGraph(translator, weights, source_length)
     signatures = graph.signatures(text, steps)
-    content = _converted(weights, signatures, quantization)
+    content = _convert(weights, signatures, quantization)
     _check_operations(content)
     write_file(path, content, check)
 
 
-def converted(
+def convert_function(
     model, function, *specs, quantization: str | None = None
 ) -> bytes:
     """Makes a LiteRT file of one function of a model.
@@ -84,7 +84,7 @@ def converted(
     """
     weights = _Weights(model, quantization)
     signatures = {"serving_default": _traceable(weights, function, *specs)}
-    return _converted(weights, signatures, quantization)
+    return _convert(weights, signatures, quantization)
 
 
 def hypotheses_per_batch(model, quantization: str | None = None) -> int:
@@ -208,7 +208,7 @@ def _traceable(weights, function, *specs):
     )
 
 
-def _converted(weights, signatures, quantization):
+def _convert(weights, signatures, quantization):
     module = tf.Module()
     module.variables_to_hold = weights.variables
     with temporary_folder() as folder:

@@ -10,12 +10,13 @@ import sentencepiece
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
-from keras_transformer.batches import padded
-from keras_transformer.batches import shown
+from keras_transformer.batches import pad_rows
+from keras_transformer.batches import with_progress
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
-from keras_transformer.pieces import ended
+from keras_transformer.pieces import check_row_lengths
+from keras_transformer.pieces import end_rows
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
@@ -126,13 +127,13 @@ class LiteRTTranslator:
         tokens_per_batch: int | None = None,
         verbose: int = 0,
     ):
-        rows = ended(self.encode(check_texts("texts", texts)))
-        self._check_lengths(rows)
+        rows = end_rows(self.encode(check_texts("texts", texts)))
+        check_row_lengths("texts", rows, self.longest_source)
 
         def translate(batch):
             result = self._run(
                 "translate_ids",
-                source_ids=padded(
+                source_ids=pad_rows(
                     [rows[index] for index in batch], least_length
                 ),
             )
@@ -157,7 +158,7 @@ class LiteRTTranslator:
         translations, scores = in_text_order(
             len(rows),
             self.num_hypotheses,
-            shown(found, "Translating", lengths, verbose),
+            with_progress(found, "Translating", lengths, verbose),
         )
         # LiteRT keeps no infinity, the score of what does not exist.
         scores[scores <= np.finfo("float32").min] = -np.inf
@@ -169,15 +170,6 @@ class LiteRTTranslator:
 
     def __reduce__(self):
         return type(self), self._arguments  # for processes of a pool
-
-    def _check_lengths(self, rows):
-        for index, row in enumerate(rows):
-            if len(row) > self.longest_source:
-                raise ValueError(
-                    f"`texts` must not be longer than {self.longest_source} "
-                    f"tokens. Received: text {index} of {len(row)} tokens. "
-                    "Split it into sentences."
-                )
 
     def _text(self, target_ids):
         special = (PAD_TOKEN_ID, END_TOKEN_ID)

@@ -9,8 +9,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.batches import padded
-from keras_transformer.pieces import ended
+from keras_transformer.batches import pad_rows
+from keras_transformer.pieces import end_rows
 from keras_transformer.translator import longest_source
 
 # Where TensorFlow Serving looks for them.
@@ -71,7 +71,7 @@ def _inputs(translator, lengths):
         if len(tokenizer.encode(text)) <= longest
     ]
     yield "serving_default", {"text": np.array(texts, dtype=object)}
-    yield "translate_ids", {"source_ids": padded(ended(rows))}
+    yield "translate_ids", {"source_ids": pad_rows(end_rows(rows))}
 
 
 def _field(number, content):

@@ -8,7 +8,7 @@ from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import made_anew
+from keras_transformer.translator_folder import make_anew
 from keras_transformer.translator_folder import read_folder
 
 
@@ -73,7 +73,7 @@ class Start:
         """The model, with other values of some arguments."""
         config = {**self.config(), **overrides}
         described = {**self.model, "config": config}
-        return made_anew(Transformer, described, self.origin)
+        return make_anew(Transformer, described, self.origin)
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Those of source and target, which may be one."""
@@ -85,4 +85,4 @@ class Start:
         """The search, or `None` for the default."""
         if self.search is None:
             return None
-        return made_anew(Search, self.search, self.origin)
+        return make_anew(Search, self.search, self.origin)

@@ -50,7 +50,7 @@ import sys
 import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
-from keras_transformer.serving.litert import converted
+from keras_transformer.serving.litert import convert_function
 from keras_transformer.serving.run_export import peak_bytes
 model = kt.Transformer.from_preset("base", 32_000)
 def translate_ids(source_ids):
@@ -58,7 +58,7 @@ def translate_ids(source_ids):
     found = decode.in_segments({"source_ids": source_ids})
     return {"target_ids": found.target_ids}
 ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-content = converted(model, translate_ids, ids, quantization="int8")
+content = convert_function(model, translate_ids, ids, quantization="int8")
 open(sys.argv[1], "wb").write(content)
 print(peak_bytes())
 """
@@ -81,7 +81,7 @@ import numpy as np
 import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
-from keras_transformer.serving.litert import converted
+from keras_transformer.serving.litert import convert_function
 from tensorflow.lite.python import schema_py_generated as schema
 model = kt.Transformer(
     640, num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64
@@ -96,7 +96,7 @@ def translate_ids(source_ids):
     found = decode.in_segments({"source_ids": source_ids})
     return {"target_ids": found.target_ids}
 ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-content = converted(model, translate_ids, ids, quantization=sys.argv[1])
+content = convert_function(model, translate_ids, ids, quantization=sys.argv[1])
 assert model.target_embedding.look_up == look_up
 file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
 tables = [
@@ -118,7 +118,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from ai_edge_litert.interpreter import Interpreter
 from keras_transformer import decoding
-from keras_transformer.serving.litert import converted
+from keras_transformer.serving.litert import convert_function
 model = kt.Transformer(
     97, num_layers=2, num_heads=2, hidden_dim=decoding.LEAST_WIDTH,
     intermediate_dim=32,
@@ -137,7 +137,7 @@ for search in (kt.GreedySearch(), kt.BeamSearch(3, num_hypotheses=2)):
         return {"target_ids": found.target_ids, "scores": found.scores}
     ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
     vector = tf.TensorSpec([None], tf.int32, name="lengths")
-    content = converted(model, translate_ids, ids, vector)
+    content = convert_function(model, translate_ids, ids, vector)
     run = Interpreter(model_content=content).get_signature_runner()
     found = run(source_ids=source_ids, lengths=lengths)
     expected = decode.whole({"source_ids": source_ids, **limits})

@@ -554,7 +554,7 @@ def test_text_without_end_is_refused_before_it_is_computed(
     for name in ("translate_ids", "translate_ids_compiled"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             signatures[name](source_ids=tf.fill([1, 4097], 5))
-    with pytest.raises(ValueError, match="text 1 of [0-9]+ tokens, max_len"):
+    with pytest.raises(ValueError, match="4096 tokens. Received: text 1 of "):
         translator(["fox", text])
     # Filled up, these texts would be 4 GB.
     texts = tf.constant([text, *[""] * 4_000])

@@ -82,7 +82,7 @@ def trained(model):
     return kt.Tokenizer(model)
 
 
-def padded(rows):
+def pad_rows(rows):
     """Rows of ids with the end token, as a model gives them."""
     ended = [[*row, kt.Tokenizer.end_token_id] for row in rows]
     return tf.ragged.constant(ended, dtype="int32").to_tensor()
@@ -97,7 +97,7 @@ def assert_same_in_python_and_in_graphs(tokenizer, texts):
 
 
 def assert_same_text_in_python_and_in_graphs(tokenizer, rows):
-    ids = padded(rows)
+    ids = pad_rows(rows)
     decoded = tokenizer.decode_tensor(ids).numpy()
     # Byte pieces in any order are not always UTF-8.
     texts = [text.decode("utf-8", "replace") for text in decoded]
@@ -209,7 +209,7 @@ def test_setting_a_seed_leaves_the_tensor_operations_as_they_are(trained):
 def test_graphs_end_a_target_where_python_does(trained):
     content = trained.encode("The museum in Rome.")
     rows = [[2, *content, 3, *content], [3, *content], [0, *content, 0, 0]]
-    decoded = trained.decode_tensor(padded(rows)).numpy()
+    decoded = trained.decode_tensor(pad_rows(rows)).numpy()
     assert [text.decode() for text in decoded] == trained.decode(rows)
 
 
