@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files: written whole or not at all, locked, and told apart."""
 
 import contextlib
 import errno
@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 # What `flock` fails with on some network file systems.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-URL = re.compile(r"\w+://")
 WITHOUT_WAITING = fcntl.LOCK_EX | fcntl.LOCK_NB
+
+# What the system would take for folders on this machine.
+ADDRESS = re.compile(r"\w+://")
 
 _unfinished = set()  # files and folders that are being filled
 
@@ -32,7 +34,12 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
             is called with.
         check: Called before the rename; raises if what is at `path` by then
             may not be replaced.
+
+    Raises:
+        OSError: If nothing can be written there.
+        ValueError: If the path is an address, such as `gs://`.
     """
+    check_local(path)
     if _is_special(path):
         _fill(path, content)
         return
@@ -55,7 +62,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
             check()
         os.replace(partial, path)
     except BaseException:
-        remove(partial)
+        _clean_up(partial)
         raise
     finally:
         _unfinished.discard(partial)
@@ -72,7 +79,9 @@ def new_folder(path, check: Callable):
 
     Raises:
         OSError: If no folder may be made there.
+        ValueError: If the path is an address, such as `gs://`.
     """
+    check_local(path)
     check()
     path = os.path.realpath(path)
     parent, name = os.path.split(path)
@@ -103,7 +112,7 @@ def new_folder(path, check: Callable):
         else:
             os.rename(partial, path)
     except BaseException:
-        remove(partial)
+        _clean_up(partial)
         raise
     finally:
         _unfinished.discard(partial)
@@ -123,13 +132,17 @@ def temporary_folder():
 def remove_unfinished():
     """Removes what is being filled, before the process ends."""
     for partial in [*_unfinished]:
-        remove(partial)
+        _clean_up(partial)
 
 
 def remove(path):
-    """Removes a file or a folder, if it is there."""
+    """Removes a file or a folder, if it is there.
+
+    Raises:
+        OSError: If something of it cannot be removed.
+    """
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path)
     else:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
@@ -163,17 +176,18 @@ def fingerprint(path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_absent(path, overwrite: bool = False):
-    """Raises `FileExistsError` if something is at `path`, and not empty.
-
-    `ValueError` if it is an address, of which the system would make folders
-    on this machine.
-    """
-    if URL.match(os.fsdecode(path)):
+def check_local(path):
+    """Raises `ValueError` if the path is an address, such as `gs://`."""
+    if ADDRESS.match(os.fsdecode(path)):
         raise ValueError(
             "A place to write must be a path of this machine's file system. "
             f"Received: {os.fspath(path)!r}."
         )
+
+
+def check_absent(path, overwrite: bool = False):
+    """Raises `FileExistsError` if something is at `path`, and not empty."""
+    check_local(path)
     if overwrite or not os.path.exists(path):
         return
     if os.path.isdir(path) and not os.listdir(path):
@@ -242,6 +256,12 @@ def _fill(path, content):
         return
     with open(path, "wb") as file:
         file.write(content)
+
+
+def _clean_up(partial):
+    """Removes what is half done; an error on its way is what counts."""
+    with contextlib.suppress(OSError):
+        remove(partial)
 
 
 def _mode_of(path):

@@ -15,6 +15,7 @@ from keras_transformer.atomic import check_absent
 from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
+from keras_transformer.atomic import remove
 from keras_transformer.atomic import remove_unfinished
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
@@ -167,9 +168,34 @@ def test_a_place_for_a_file_is_checked_before_it_is_made(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/en-de", b"s3://bucket/en-de"])
-def test_an_address_is_no_place(path):
-    with pytest.raises(ValueError, match="must be a path of this machine's"):
-        check_absent(path, overwrite=True)
+def test_an_address_is_no_place(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def make_folder():
+        with new_folder(path, lambda: None):
+            pass
+
+    for write in (
+        make_folder,
+        lambda: write_file(path, b""),
+        lambda: check_absent(path, overwrite=True),
+    ):
+        with pytest.raises(ValueError, match="must be a path of this machine"):
+            write()
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_removed_is_said(tmp_path, monkeypatch):
+    def fail(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    with pytest.raises(PermissionError):
+        remove(tmp_path / "folder")
+    with pytest.raises(RuntimeError, match="what counts"):
+        with new_folder(tmp_path / "new", lambda: None):
+            raise RuntimeError("what counts")
 
 
 def test_where_nothing_may_be_written(tmp_path, monkeypatch):

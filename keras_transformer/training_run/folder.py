@@ -172,7 +172,8 @@ class RunFolder:
             try:  # first, as the disk may be full
                 translator.save(new_start)
             except BaseException:
-                remove(new_start)
+                with contextlib.suppress(OSError):
+                    remove(new_start)
                 raise
         self.has_removed = self.has_progress()
         remove(self.path(SETTINGS))  # what is left is no training
