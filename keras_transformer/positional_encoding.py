@@ -9,6 +9,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
+from keras_transformer.embedding import are_ids
 from keras_transformer.layer import Layer
 from keras_transformer.slices import at_most
 from keras_transformer.slices import take
@@ -74,7 +75,7 @@ class SinusoidalPositionalEncoding(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        TypeError: If `start_position` is no integer and no tensor.
+        TypeError: If `start_position` is no integer, nor a tensor of them.
         ValueError: If `layout` is not one of the two, or `start_position` a
             negative integer.
 
@@ -92,8 +93,7 @@ class SinusoidalPositionalEncoding(Layer):
         self.supports_masking = True
 
     def call(self, inputs, start_position=0):
-        if isinstance(start_position, int):
-            check_not_negative(start_position=start_position)
+        _check_start(start_position)
         length = ops.shape(inputs)[1]
         positions = _positions(start_position, length)
         encoding = sinusoids(
@@ -130,7 +130,7 @@ class LearnedPositionalEncoding(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        TypeError: If a size is no integer.
+        TypeError: If a size, or `start_position`, is no integer.
         ValueError: If a size is not positive, `inputs` not `D` wide, or
             longer than `max_length`. A graph of TensorFlow made for any
             length raises its `InvalidArgumentError` when it runs on a CPU.
@@ -162,9 +162,8 @@ class LearnedPositionalEncoding(Layer):
         super().build(inputs_shape)
 
     def call(self, inputs, start_position=0):
-        is_known = isinstance(start_position, int)
+        is_known = _check_start(start_position)
         if is_known:
-            check_not_negative(start_position=start_position)
             self._check_length(inputs.shape[1], start_position)
         positions = _positions(start_position, ops.shape(inputs)[1])
         if not is_known:
@@ -188,6 +187,14 @@ class LearnedPositionalEncoding(Layer):
                 "`inputs` must not be longer than `max_length`. Received: "
                 f"length={end}, max_length={self.max_length}."
             )
+
+
+def _check_start(start_position) -> bool:
+    """Whether it is known; raises unless it can be a position."""
+    if are_ids(start_position):
+        return False  # a tensor, of which a graph knows no value
+    check_not_negative(start_position=start_position)
+    return True
 
 
 def _positions(start_position, length):

@@ -485,6 +485,13 @@ def test_sides_must_have_as_many_rows():
 def test_positions_start_at_0():
     with raises(ValueError, "`start_position` must not be negative"):
         kt.SinusoidalPositionalEncoding()(zeros(B, S, D), start_position=-1)
+    for layer in (
+        kt.SinusoidalPositionalEncoding(),
+        kt.LearnedPositionalEncoding(S, D),
+    ):
+        for start in (1.5, "1", True, ops.array(1.0)):
+            with raises(TypeError, "`start_position` must be an integer. Rec"):
+                layer(zeros(B, 1, D), start_position=start)
 
 
 def test_activation_must_keep_the_width():
