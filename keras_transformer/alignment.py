@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-import warnings
 from typing import Any
 from typing import NamedTuple
 
@@ -65,23 +64,29 @@ class Alignment(NamedTuple):
                 f"of {self.source_pieces} and {self.target_pieces}."
             )
         ending = check_picture(path)
-        import matplotlib
         from matplotlib.figure import Figure
 
-        pieces = [_shown(self.source_pieces), _shown(self.target_pieces)]
+        text = "".join([*self.source_pieces, *self.target_pieces])
+        fonts, missing = _fonts_for(text)
         height, width = self.weights.shape
         figure = Figure(figsize=(width / 2 + 2, height / 2 + 2))  # inches
+        axes = figure.add_subplot()
+        axes.imshow(self.weights, cmap="Blues", vmin=0, vmax=1)
+        axes.xaxis.tick_top()
+        axes.set_xticks(
+            range(width),
+            _shown(self.source_pieces, missing),
+            rotation=90,
+            fontfamily=fonts,
+        )
+        axes.set_yticks(
+            range(height),
+            _shown(self.target_pieces, missing),
+            fontfamily=fonts,
+        )
+        axes.set_xlabel("where each piece of the translation looked")
         picture = io.BytesIO()
-        fonts = {"font.family": _fonts_for("".join([*pieces[0], *pieces[1]]))}
-        with matplotlib.rc_context(fonts), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing from")
-            axes = figure.add_subplot()
-            axes.imshow(self.weights, cmap="Blues", vmin=0, vmax=1)
-            axes.xaxis.tick_top()
-            axes.set_xticks(range(width), pieces[0], rotation=90)
-            axes.set_yticks(range(height), pieces[1])
-            axes.set_xlabel("where each piece of the translation looked")
-            figure.savefig(picture, format=ending, dpi=120, bbox_inches="tight")
+        figure.savefig(picture, format=ending, dpi=120, bbox_inches="tight")
         write_file(path, picture.getvalue())
 
 
@@ -111,14 +116,17 @@ def check_picture(path) -> str:
     return ending
 
 
-def _fonts_for(text) -> list[str]:
-    """Matplotlib's fonts, and those of this machine for what they lack."""
+def _fonts_for(text) -> tuple[list[str], set[str]]:
+    """Matplotlib's fonts, and those of this machine for what they lack.
+
+    Also the characters that none has, which it says.
+    """
     from matplotlib import font_manager
     from matplotlib import rcParams
 
     chosen = list(rcParams["font.family"])
     default = font_manager.findfont(font_manager.FontProperties())
-    missing = {*text}.difference(_characters(default))
+    missing = {*text}.difference(_characters(default), "▁")
     for font in font_manager.fontManager.ttflist if missing else ():
         if font.name.lstrip(".").replace(" ", "").startswith("LastResort"):
             continue  # it draws boxes
@@ -135,7 +143,7 @@ def _fonts_for(text) -> list[str]:
             "as boxes. Fonts such as Noto's, of Google, have them.",
             file=sys.stderr,
         )
-    return chosen
+    return chosen, missing
 
 
 def _characters(font):
@@ -144,6 +152,7 @@ def _characters(font):
     return map(chr, font_manager.get_font(font).get_charmap())
 
 
-def _shown(pieces):
+def _shown(pieces, missing):
     # Few fonts have SentencePiece's sign for a space, and "$" begins formulas.
-    return [piece.replace("▁", "·").replace("$", r"\$") for piece in pieces]
+    signs = {"▁": "·", "$": r"\$", **dict.fromkeys(missing, "□")}
+    return [piece.translate(str.maketrans(signs)) for piece in pieces]
