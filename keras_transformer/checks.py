@@ -1,5 +1,6 @@
 """Checks of arguments, each with an error that says what to change."""
 
+import fractions
 import math
 import numbers
 import os
@@ -265,11 +266,8 @@ def check_file(path) -> str:
 def check_number(name, value):
     """Raises unless the value is a number."""
     # Backends know no fractions, nor does JSON.
-    is_exact = isinstance(value, numbers.Rational)
-    if isinstance(value, bool) or not (
-        isinstance(value, numbers.Integral)
-        or (isinstance(value, numbers.Real) and not is_exact)
-    ):
+    is_refused = isinstance(value, (bool, fractions.Fraction))
+    if is_refused or not isinstance(value, numbers.Real):
         raise TypeError(
             f"`{name}` must be a number. Received: {name}={value!r} of type "
             f"{type(value).__name__}."

@@ -62,22 +62,22 @@ def load(folder, dtype=None, is_much=False):
     return translator.with_dtype(dtype) if dtype else translator
 
 
-def load_with_search(folder, dtype, search_options, is_much):
-    """Reads a translator; also gives what checks the lengths of lines."""
-    translator = load(folder, dtype, is_much)
-    set_search(translator, search_options)
-    from keras_transformer.translator import check_line_lengths
+def load_with_check(path, dtype, search_options, workers, is_much):
+    """Opens a translator's folder, or a LiteRT file.
 
-    return translator, functools.partial(check_line_lengths, translator)
+    Also gives what checks the lengths of lines.
+    """
+    if not is_exported(path):
+        translator = load(path, dtype, is_much)
+        set_search(translator, search_options)
+        from keras_transformer.translator import check_line_lengths
 
-
-def load_exported(file, workers):
-    """Opens a LiteRT file; also gives what checks the lengths of lines."""
+        return translator, functools.partial(check_line_lengths, translator)
     from keras_transformer.lines import check_lengths
     from keras_transformer.serving.litert_translator import LiteRTTranslator
 
     with log_kept_back():
-        translator = LiteRTTranslator(file, **workers)
+        translator = LiteRTTranslator(path, **workers)
     check = functools.partial(
         check_lengths,
         encode=translator.encode,

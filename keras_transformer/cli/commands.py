@@ -18,10 +18,8 @@ from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import input_lines
-from keras_transformer.cli.command_io import is_exported
 from keras_transformer.cli.command_io import load
-from keras_transformer.cli.command_io import load_exported
-from keras_transformer.cli.command_io import load_with_search
+from keras_transformer.cli.command_io import load_with_check
 from keras_transformer.cli.command_io import output_lines
 from keras_transformer.cli.command_io import refuse_of_the_other
 from keras_transformer.cli.options import CommandWithHeadings
@@ -208,12 +206,9 @@ def evaluate(
     elif overwrite:
         refuse(["overwrite"], "`--output`", "none")
     sources, references = _read_pairs(source, target)
-    if is_exported(folder):
-        translator, check = load_exported(folder, workers)
-    else:
-        translator, check = load_with_search(
-            folder, dtype, search_options, is_much=True
-        )
+    translator, check = load_with_check(
+        folder, dtype, search_options, workers, is_much=True
+    )
     check(sources, source)
     found = first_of(translator(sources, verbose=1))
     if output:

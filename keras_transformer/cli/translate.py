@@ -13,8 +13,7 @@ from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import is_exported
-from keras_transformer.cli.command_io import load_exported
-from keras_transformer.cli.command_io import load_with_search
+from keras_transformer.cli.command_io import load_with_check
 from keras_transformer.cli.command_io import output_lines
 from keras_transformer.cli.command_io import refuse_of_the_other
 from keras_transformer.cli.command_io import typed_lines
@@ -127,13 +126,15 @@ def translate(
         "verbose": int(output is not None),
         **given(tokens_per_batch=tokens_per_batch),
     }
-    if is_exported(folder):
-        translator, check = load_exported(folder, workers)
-    else:
-        translator, check = load_with_search(
-            folder, dtype, search_options, is_much=not (texts or is_typed)
-        )
+    if not is_exported(folder):
         options |= {"min_length": min_length, "max_length": max_length}
+    translator, check = load_with_check(
+        folder,
+        dtype,
+        search_options,
+        workers,
+        is_much=not (texts or is_typed),
+    )
 
     lines_at_once = LINES_AT_ONCE
     if is_typed:

@@ -476,7 +476,7 @@ class TrainingRun(TrainingOptions):
             )
 
     def _announce(self, start, has_ended):
-        """Says what is trained on, and where it is too short to learn much."""
+        """Says where training is, on what, and if it is too short to learn."""
         after = f"the training in {self.output} after epoch {start.epoch}"
         if has_ended:
             print(f"Nothing is left of {after}.", file=sys.stderr)

@@ -219,7 +219,7 @@ def test_an_added_layer_that_builds_late_is_trained():
 
 @pytest.mark.skipif(
     keras.backend.backend() == "jax",
-    reason="JAX hands the optimizer's state to every step",
+    reason="Keras on JAX hands the optimizer's state to every step",
 )
 def test_own_training_step_needs_no_optimizer():
     class Own(kt.Transformer):

@@ -43,14 +43,14 @@ pytestmark = [
 ]
 
 
-def end_rows(*command, **options):
+def finished(*command, **options):
     return subprocess.run(
         command, capture_output=True, text=True, timeout=300, **options
     )
 
 
 def run(*command, **options):
-    process = end_rows(*command, **options)
+    process = finished(*command, **options)
     assert process.returncode == 0, process.stderr[-3000:]
     return process.stdout
 
@@ -81,7 +81,7 @@ def test_page_translates_as_the_file_elsewhere(
         expected = [hypotheses[0] for hypotheses in expected]
     command = ("node", page / "translate.js", BROWSER, path)
     assert run(*command, input=as_lines(TEXTS)) == as_lines(expected)
-    process = end_rows(*command, input="fox\n" + "the cat " * 20)
+    process = finished(*command, input="fox\n" + "the cat " * 20)
     assert process.returncode == 1
     assert process.stdout == as_lines([expected[TEXTS.index("fox")]])
     message = "Line 2: A text must not be longer than 48 tokens. Received: "
@@ -92,11 +92,11 @@ def test_page_translates_as_the_file_elsewhere(
 def test_what_is_no_exported_file_is_named(page, tmp_path):
     path = tmp_path / "model.tflite"
     command = ("node", page / "translate.js", BROWSER, path)
-    process = end_rows(*command, input="fox\n")
+    process = finished(*command, input="fox\n")
     assert process.returncode == 1
     assert process.stderr.startswith("There is no model at http")
     path.write_bytes(b"no model")
-    process = end_rows(*command, input="fox\n")
+    process = finished(*command, input="fox\n")
     assert process.returncode == 1
     message = "The model must be a LiteRT file that `keras-transformer export"
     assert process.stderr.startswith(message)
