@@ -20,6 +20,8 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights
+from keras_transformer.weights import check_finite_weights
+from keras_transformer.weights import check_named_weights
 from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
 
@@ -145,21 +147,26 @@ class Checkpoint:
                 f"averages. Received: averaging={averaging}, {len(averages)} "
                 "arrays of averages."
             )
-        groups = ("optimizer", "random")
-        for group in groups:
-            self._check_states(model, group)
+        weights = self._group("weights")
+        check_named_weights(model, weights, "the checkpoint")
         found = _optimizer_of(model)
         if self.optimizer != found:
             raise ValueError(
                 "The checkpoint must be of the same optimizer. Received: a "
                 f"checkpoint of {self.optimizer}, a model with {found}."
             )
+        groups = ("optimizer", "random")
+        for group in groups:
+            self._check_states(model, group)
         if averaging is not None:
             averaging.load_own_variables(averages)
-        weights = self._group("weights")
         assign_named_weights(model, weights, "the checkpoint")
         for group in groups:
             self._assign_states(model, group)
+
+    def check_finite(self):
+        """Raises `ValueError` unless all weights are finite numbers."""
+        check_finite_weights(self._group("weights").items())
 
     def assign_metrics(self, model):
         """Puts the sums of the epoch so far back, which `fit` has reset.
@@ -275,6 +282,14 @@ class Checkpoint:
                 f"model. Received: {len(arrays)}, where the model has "
                 f"{len(variables)}."
             )
+        for index, variable in enumerate(variables):
+            shape = arrays[str(index)].shape
+            if shape != tuple(variable.shape):
+                raise ValueError(
+                    f"The checkpoint must have the {group} states of the "
+                    f"model. Received: number {index} of shape {shape}, the "
+                    f"model's {variable.path} has {tuple(variable.shape)}."
+                )
 
     def _assign_states(self, model, group):
         arrays = self._group(group)
@@ -295,7 +310,10 @@ def _place(name):
 
 
 def _prepare(model):
-    """Sees to it that a model has all states, and has them itself."""
+    """Makes what a model still lacks of layers and states.
+
+    On JAX it also brings those that `fit` holds back into the model.
+    """
     if not (model.built and model.compiled):
         raise ValueError(
             "`model` must be built and compiled. Received: "

@@ -5,9 +5,9 @@ from keras import ops
 
 
 def hold_weights(model):
-    """Sees to it that a model has its weights itself.
+    """Brings the weights back into the model.
 
-    On JAX `fit` keeps them elsewhere within an epoch.
+    On JAX `fit` holds them outside of it within an epoch.
     """
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
@@ -62,17 +62,15 @@ def check_finite_model(model):
     )
 
 
-def assign_named_weights(model, values: dict, origin: str):
-    """Gives the weights of a model the values of `named_weights`.
+def check_named_weights(model, values: dict, origin: str):
+    """Raises `ValueError` unless values are those of the weights of a model.
+
+    The message names the first that differs, and both shapes.
 
     Args:
         model: The model.
-        values: Arrays by name.
+        values: Arrays by name, as `named_weights` gives them.
         origin: What a message calls the place they come from.
-
-    Raises:
-        ValueError: If they are not the model's; the message names the first
-            that differs.
     """
     strange = set(values)
     for variable in model.weights:
@@ -90,6 +88,20 @@ def assign_named_weights(model, values: dict, origin: str):
             f"The weights in {origin} must be those of the model. Received: "
             f"{min(strange)}, which the model has not."
         )
+
+
+def assign_named_weights(model, values: dict, origin: str):
+    """Gives the weights of a model the values of `named_weights`.
+
+    Args:
+        model: The model.
+        values: Arrays by name.
+        origin: What a message calls the place they come from.
+
+    Raises:
+        ValueError: As `check_named_weights`, before any is assigned.
+    """
+    check_named_weights(model, values, origin)
     for variable in model.weights:
         variable.assign(values[_weight_name(model, variable)])
 

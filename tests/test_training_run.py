@@ -27,13 +27,15 @@ from keras_transformer import transformer
 from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
-from keras_transformer.training_run import TrainingRun
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import folder as folder_module
 from keras_transformer.training_run import run as run_module
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import RunFolder
+from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.run import TrainingRun
+from keras_transformer.training_run.start import new_tokenizers
 
 NOUNS = {
     "cat": "Katze",
@@ -56,29 +58,13 @@ SMALL = {
 }
 SETTINGS = {
     "epochs": 2,
-    "preset": "tiny",
     "vocabulary_size": 54,
     "model_type": "bpe",
     "tokens_per_batch": 32,
     "max_length": 32,
     "learning_rate": 0.01,
     "warmup_steps": 10,
-    "dropout": None,
-    "normalize_first": False,
-    "label_smoothing": 0.1,
     "clip_norm": 1.0,
-    "accumulate": 1,
-    "average_last": 0,
-    "average_decay": 0.0,
-    "average_every": 0,
-    "bleu": False,
-    "monitor": "val_loss",
-    "patience": 0,
-    "keep_best": False,
-    "save_every": 0,
-    "dtype": "float32",
-    "seed": 1,
-    "deterministic": False,
 }
 
 
@@ -93,17 +79,18 @@ def write_text(folder, pairs=PAIRS):
 def small_preset():
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setitem(transformer.PRESETS, "tiny", SMALL)
-        monkeypatch.setattr(TrainingRun, "_choose_translated", choose_none)
+        # A sample takes longer than an epoch here.
+        monkeypatch.setattr(run_module, "choose_sample", lambda *_: None)
         yield
 
 
-choose_translated = TrainingRun._choose_translated
+choose_sample = run_module.choose_sample
 
 
-def choose_none(run, path):
-    """Leaves the sample out, which takes longer than an epoch here."""
-    choose_translated(run, path)
-    run.sample = None
+def new_run(folder, **settings):
+    """A training with the settings, and the rest of `SETTINGS`."""
+    options = TrainingOptions(os.fspath(folder), **{**SETTINGS, **settings})
+    return TrainingRun(options)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +100,7 @@ def text(tmp_path_factory):
 
 def train(folder, text, settings=None, **options):
     """Trains with validation; gives the run, and what it printed."""
-    run = TrainingRun(os.fspath(folder), **{**SETTINGS, **(settings or {})})
+    run = new_run(folder, **(settings or {}))
     options = {"validation": text, "command": "train it", **options}
     run.train(*text, **options)
     return run
@@ -128,7 +115,7 @@ def trained(tmp_path_factory, text):
     return types.SimpleNamespace(
         folder=folder,
         settings=settings,
-        num_batches=run.num_batches,
+        num_batches=run.data.num_batches,
         losses=losses(folder),
         weights=weights_in(folder),
     )
@@ -251,7 +238,7 @@ def test_training_says_if_it_ends_before_the_learning_rate_peaks(
     run = train(tmp_path / "run", text, settings)
     errors = capsys.readouterr().err.splitlines()
     assert (
-        f"Training ends after {run.num_batches // 3} updates, before the "
+        f"Training ends after {run.data.num_batches // 3} updates, before the "
         "learning rate peaks, after 4,000. Pass fewer `--warmup-steps`, or "
         "more `--epochs`."
     ) in errors
@@ -410,16 +397,15 @@ def test_a_number_of_updates_is_as_many_epochs(text, tmp_path, capsys):
     folder = tmp_path / "run"
     settings = {"epochs": None, "accumulate": 2}
     run = train(folder, text, {**settings, "updates": 1})
-    assert len(losses(folder)) == run.num_epochs == 1
-    updates = run.num_batches // 2 + 1  # one more than an epoch has
+    assert len(losses(folder)) == run.data.num_epochs == 1
+    updates = run.data.num_batches // 2 + 1  # one more than an epoch has
     run = train(folder, text, {**settings, "updates": updates})
-    assert len(losses(folder)) == run.num_epochs == 2
-    said = (
-        f"\n{run.num_batches} updates in 2 epochs of {run.num_batches} batches"
-    )
+    assert len(losses(folder)) == run.data.num_epochs == 2
+    batches = run.data.num_batches
+    said = f"\n{batches} updates in 2 epochs of {batches} batches"
     assert said in capsys.readouterr().err
     optimizer = run.translator.model.optimizer
-    assert int(optimizer.iterations) == run.num_batches
+    assert int(optimizer.iterations) == run.data.num_batches
 
 
 def test_an_epoch_may_end_anywhere_in_the_text(trained, text, tmp_path):
@@ -436,7 +422,7 @@ def test_an_epoch_may_end_anywhere_in_the_text(trained, text, tmp_path):
     }
     run = train(folder, text, settings)
     assert int(run.translator.model.optimizer.iterations) == updates
-    assert len(losses(folder)) == run.num_epochs == updates // per_epoch
+    assert len(losses(folder)) == run.data.num_epochs == updates // per_epoch
     np.testing.assert_allclose(
         losses(folder)[-1][1], trained.losses[-1][1], rtol=1e-5
     )
@@ -521,9 +507,7 @@ def test_a_training_that_diverges_saves_nothing_of_it(copied, text):
     before = {
         path: path.read_bytes() for path in copied.iterdir() if path.is_file()
     }
-    run = TrainingRun(
-        os.fspath(copied), **{**SETTINGS, "average_decay": 0.9, "epochs": 4}
-    )
+    run = new_run(copied, average_decay=0.9, epochs=4)
     fit = keras.Model.fit
 
     def diverge(model, *arguments, **options):
@@ -555,7 +539,7 @@ def test_learning_rate_falls_to_zero_with_the_last_epoch(tmp_path, text):
     settings = {**options, "learning_rate": None, "accumulate": 2}
     run = train(tmp_path / "run", text, settings)
     optimizer = run.translator.model.optimizer
-    updates = 2 * run.num_batches // 2
+    updates = 2 * run.data.num_batches // 2
     assert int(optimizer.iterations) == updates
     rates = [float(optimizer._learning_rate(n)) for n in range(updates + 1)]
     peak = (SMALL["hidden_dim"] * 2) ** -0.5  # of equation 3
@@ -697,9 +681,10 @@ def test_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
 def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
     characters = []
     for coverage in (None, 0.98):
-        options = {"vocabulary_size": 40, "character_coverage": coverage}
-        run = TrainingRun(os.fspath(tmp_path), **{**SETTINGS, **options})
-        (tokenizer,) = run._new_tokenizers(*text)
+        options = new_run(
+            tmp_path, vocabulary_size=40, character_coverage=coverage
+        ).options
+        (tokenizer,) = new_tokenizers(options, *text)
         characters.append({*"".join(tokenizer.pieces)})
     every, common = characters
     assert common < every
@@ -721,7 +706,7 @@ def test_cores_train_narrow_models_in_parts(
     monkeypatch.setattr(
         run_module, "give_cores_to_parts", lambda: given.append(1)
     )
-    monkeypatch.setattr(TrainingRun, "_fit", lambda run, data: None)
+    monkeypatch.setattr(TrainingRun, "_fit", lambda *_: None)
     train(tmp_path / "run", text, settings)
     assert len(given) == expected
 
@@ -736,10 +721,11 @@ os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:2])
 
 import tensorflow as tf
 
-from keras_transformer.training_run import TrainingRun
+from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.run import TrainingRun
 
 folder, settings, *text = sys.argv[1:]
-TrainingRun(folder, **json.loads(settings)).train(*text)
+TrainingRun(TrainingOptions(folder, **json.loads(settings))).train(*text)
 print("threads", tf.config.threading.get_intra_op_parallelism_threads())
 """
 
@@ -794,8 +780,7 @@ def test_muon_updates_the_matrices_of_layers(text, tmp_path):
 
 def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     def settings(**options):
-        run = TrainingRun("run", **{**SETTINGS, "patience": 1, **options})
-        return run.settings()
+        return new_run("run", **{"patience": 1, **options}).options.settings()
 
     assert settings(monitor="val_bleu") == settings()
     assert settings(bleu=True, tokenize="zh") == settings()
@@ -837,7 +822,7 @@ def test_a_file_may_be_named_in_another_way_or_moved(
 def test_where_nothing_can_be_written_no_text_is_read(
     text, tmp_path, monkeypatch
 ):
-    monkeypatch.delattr(TrainingRun, "_new_tokenizers")
+    monkeypatch.delattr(run_module, "new_tokenizers")
     with pytest.raises(NotADirectoryError, match="text.en' is a file, not a"):
         train(text[0] / "run", text)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
@@ -858,7 +843,7 @@ def test_a_start_that_failed_does_not_refuse_another(
     class Fails(Exception):
         pass
 
-    def fail(self, data):
+    def fail(self, prints, sample):
         raise Fails
 
     folder = tmp_path / "run"
@@ -881,7 +866,7 @@ def test_a_start_that_failed_does_not_refuse_another(
 
 
 def test_before_a_training_nothing_is_changed(tmp_path):
-    run = TrainingRun(os.fspath(tmp_path / "run"), **SETTINGS)
+    run = new_run(tmp_path / "run")
     assert run.state() == f"Nothing was changed in {tmp_path / 'run'}."
 
 
@@ -953,7 +938,6 @@ def long_text(tmp_path):
 def test_training_starts_from_another_translator(
     start, text, long_text, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(TrainingRun, "_choose_translated", choose_translated)
     folder = tmp_path / "run"
     source = tmp_path / "start"
     shutil.copytree(start, source)
@@ -965,7 +949,8 @@ def test_training_starts_from_another_translator(
         "dtype": "mixed_bfloat16",
     }
     run = train(folder, text, {**settings, "epochs": 1}, validation=long_text)
-    assert run.sample == PAIRS[0][0]  # the first line that is short enough
+    # The first line that is short enough.
+    assert choose_sample(run.translator, long_text[0]) == PAIRS[0][0]
     assert "-> [" not in capsys.readouterr().out  # one translation, no list
     expected, found = kt.Translator.load(start), kt.Translator.load(folder)
     for new, old in zip(
@@ -1294,13 +1279,12 @@ def test_the_first_process_alone_says_how_it_goes(
     ],
 )
 def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
-    settings = {**SETTINGS, "monitor": monitor, "keep_best": True}
-    run = TrainingRun("run", **settings)
+    run = new_run("run", monitor=monitor, keep_best=True)
     run.history = [
         {"epoch": epoch, monitor: value} for epoch, value in enumerate(values)
     ]
     assert run.saved_epoch() == best
-    run.keep_best = False
+    run.options.keep_best = False
     assert run.saved_epoch() == len(values) - 1
 
 
@@ -1319,8 +1303,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"tokenize": "en", "bleu": True}, "`tokenize` must be one of 'none'"),
         ({"accumulate": 0}, "`accumulate` must be at least 1"),
         ({"epochs": 0}, "`epochs` must be at least 1"),
-        ({"epochs": None}, "Exactly one of `epochs` and `updates` must be"),
-        ({"updates": 3}, "Exactly one of .* Received: epochs=2, updates=3"),
+        ({"updates": 3}, "Give `epochs` or .* Received: epochs=2, updates=3"),
         ({"epochs": None, "updates": 0}, "`updates` must be at least 1"),
         ({"updates_per_epoch": 0}, "`updates_per_epoch` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
@@ -1373,7 +1356,9 @@ PROGRAM = """
 import json, os, signal, sys
 
 from keras_transformer import atomic, transformer
-from keras_transformer.training_run import TrainingRun, callbacks
+from keras_transformer.training_run import callbacks
+from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.run import TrainingRun
 
 jobs, small, files = json.loads(sys.argv[1])
 transformer.PRESETS["tiny"] = small
@@ -1410,7 +1395,7 @@ if moment == "while a checkpoint is renamed":
 elif moment == "between two batches":
     callbacks.Checkpoints.on_train_batch_end = killed_before(
         callbacks.Checkpoints.on_train_batch_end,
-        lambda self, batch: self.epoch == 1 and self.run.num_batches
+        lambda self, batch: self.epoch == 1 and self.run.data.num_batches
         - self.skipped - batch == 4,
     )
 elif moment == "between translator and checkpoint":
@@ -1418,7 +1403,7 @@ elif moment == "between translator and checkpoint":
         callbacks.Checkpoints.on_epoch_end,
         lambda self, epoch, *logs: epoch == 2,
     )
-TrainingRun(**settings).train(*files, validation=files)
+TrainingRun(TrainingOptions(**settings)).train(*files, validation=files)
 print("ended", file=sys.stderr)
 """
 

@@ -160,9 +160,9 @@ command()(with_search_options(translate))
 def evaluate(
     folder: TranslatorOrFile,
     source: Annotated[Path, typer.Argument(help="Text to translate.")],
-    target: Annotated[Path, typer.Argument(help="Its reference.")],
+    target: Annotated[Path, typer.Argument(help="Reference translation.")],
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Case does not count.")
+        bool, typer.Option("--lowercase", help="Ignore case.")
     ] = False,
     tokenize: Annotated[
         str,
@@ -223,9 +223,10 @@ def evaluate(
 def score(
     folder: TranslatorFolder,
     source: Annotated[Path, typer.Argument(help="Text file.")],
-    target: Annotated[Path, typer.Argument(help="Translations to judge.")],
+    target: Annotated[Path, typer.Argument(help="Translations to score.")],
     tokens: Annotated[
-        bool, typer.Option("--tokens", help="Say it of each token as well.")
+        bool,
+        typer.Option("--tokens", help="Print the score of each token as well."),
     ] = False,
     dtype: Dtype = None,
 ):
@@ -260,13 +261,16 @@ def score(
 def align(
     folder: TranslatorFolder,
     source: Annotated[Path, typer.Argument(help="Text file.")],
-    target: Annotated[Path, typer.Argument(help="Its translations.")],
+    target: Annotated[Path, typer.Argument(help="Translation, line by line.")],
     pieces: Annotated[
-        bool, typer.Option("--pieces", help="Print the pieces before.")
+        bool,
+        typer.Option("--pieces", help="Print the pieces before the links."),
     ] = False,
     layer: Annotated[
         int,
-        typer.Option(help="Decoder layer, from 0, or from -1 backwards."),
+        typer.Option(
+            help="Decoder layer, from 0; negative numbers count from the last."
+        ),
     ] = -1,
     picture: Annotated[
         Path | None,
@@ -321,8 +325,8 @@ def export(
     output: Annotated[
         Path,
         typer.Argument(
-            help="What to write; a folder, of which TF Serving wants a number "
-            "for a name, or a .tflite file."
+            help="Folder to write, named by a number for TF Serving, or "
+            ".tflite file."
         ),
     ],
     format: Annotated[
@@ -334,7 +338,7 @@ def export(
     ] = None,
     quantization: Annotated[
         Literal["float16", "int8"] | None,
-        typer.Option(help="LiteRT: smaller weights; by default float32."),
+        typer.Option(help="LiteRT: smaller weights instead of float32."),
     ] = None,
     text: Annotated[
         bool | None,
@@ -347,15 +351,15 @@ def export(
         bool | None,
         typer.Option(
             "--steps/--no-steps",
-            help="LiteRT: signatures for a search of one's own; less memory "
-            "without.",
+            help="LiteRT: signatures for a search in the host program; without "
+            "them the file needs less memory.",
         ),
     ] = None,
     source_length: Annotated[
         int | None,
         typer.Option(
             help="LiteRT: fixed shapes, as browsers need them, for one source "
-            "of at most so many tokens; without text and steps.",
+            "of at most this many tokens; without text and steps.",
         ),
     ] = None,
     dtype: Dtype = None,
@@ -451,14 +455,14 @@ def verify(
     tolerance: Annotated[
         float,
         typer.Option(
-            help="Nats per token by which a differing line may be less "
+            help="Nats per token by which a line that differs may be less "
             "probable; int8 needs more, such as 0.1, and so does a translator "
-            "in half precision, unless --dtype float32 is given."
+            "in half precision without --dtype float32."
         ),
     ] = 0.01,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="File for all that was found, as JSON."),
+        typer.Option("--json", help="File for the full report, as JSON."),
     ] = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,

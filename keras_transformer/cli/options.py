@@ -9,13 +9,11 @@ import typer
 from typer.core import TyperCommand
 
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.training_run.options import DtypePolicy
 
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace what is there.")
+    bool, typer.Option("--overwrite", help="Replace existing output.")
 ]
-
-
-DtypePolicy = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
 # What to compute in; by default as the translator was trained.
 Dtype = Annotated[
@@ -33,11 +31,11 @@ of_search = functools.partial(typer.Option, rich_help_panel="Search")
 
 NumThreads = Annotated[
     int | None,
-    of_exported(help="Threads that compute a batch; 1 by default."),
+    of_exported(help="Threads per batch; 1 by default."),
 ]
 NumWorkers = Annotated[
     int | None,
-    of_exported(help="Batches to compute at a time; 1 by default."),
+    of_exported(help="Batches to decode in parallel; 1 by default."),
 ]
 
 
@@ -59,12 +57,11 @@ class CommandWithHeadings(TyperCommand):
                 formatter.write_dl(records)
 
 
-def _options(
+def _search_options(
     search: Annotated[
         Literal["greedy", "beam", "sampling"] | None,
         of_search(
-            help="Another search, with its defaults; otherwise the "
-            "translator's own."
+            help="Search, with its defaults; the translator's own by default."
         ),
     ] = None,
     width: Annotated[
@@ -74,8 +71,8 @@ def _options(
     length_penalty: Annotated[
         float | None,
         of_search(
-            help="Beam: more than 0 prefers longer ones; 0.6 with --search "
-            "beam."
+            help="Beam: above 0 it favours longer translations; 0.6 with "
+            "--search beam."
         ),
     ] = None,
     length_penalty_form: Annotated[
@@ -115,47 +112,57 @@ def _options(
         ),
     ] = None,
     seed: Annotated[
-        int | None, of_search(help="Sampling: another one draws otherwise.")
+        int | None, of_search(help="Sampling: seed of the random choices.")
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        of_search(help="More than 1 discourages tokens used already."),
+        of_search(help="Above 1 it discourages tokens that were used already."),
     ] = None,
     no_repeat_ngram_size: Annotated[
         int | None,
-        of_search(help="This many tokens in a row come only once."),
+        of_search(help="No sequence of this many tokens occurs twice."),
     ] = None,
     forbid_unknown: Annotated[
         bool | None,
-        of_search("--forbid-unknown", help="No unknown tokens."),
+        of_search("--forbid-unknown", help="Never choose the unknown token."),
     ] = None,
 ):
     """Options that are declared once, for every command that searches."""
 
 
-def with_search_options(command):
-    """Adds the options to those of a command.
+def with_options(declared, name):
+    """Makes a decorator that adds options to those that a command has.
 
     Args:
-        command: A function for `typer`. Its argument `search_options` is not
-            one of the command line: it gets a dictionary of those given.
+        declared: A function or class, whose arguments declare the options.
+        name: That argument of a command for `typer` which is not one of the
+            command line: it gets a dictionary of the options that have a value.
     """
-    added = inspect.signature(_options).parameters
-    own = dict(inspect.signature(command).parameters)
-    del own["search_options"]
+    added = inspect.signature(declared).parameters
 
-    @functools.wraps(command)
-    def with_options(**arguments):
-        options = {name: arguments.pop(name) for name in added}
-        return command(**arguments, search_options=given(**options))
+    def decorate(command):
+        own = dict(inspect.signature(command).parameters)
+        del own[name]
 
-    # In place of `search_options`, at the end.
-    parameters = {**own, **added}
-    with_options.__signature__ = inspect.Signature(parameters.values())
-    with_options.__annotations__ = {
-        name: parameter.annotation for name, parameter in parameters.items()
-    }
-    return with_options
+        @functools.wraps(command)
+        def decorated(**arguments):
+            options = {option: arguments.pop(option) for option in added}
+            return command(**arguments, **{name: given(**options)})
+
+        parameters = [
+            parameter.replace(kind=parameter.KEYWORD_ONLY)
+            for parameter in [*own.values(), *added.values()]
+        ]
+        # First those that must be given.
+        parameters.sort(key=lambda p: p.default is not p.empty)
+        decorated.__signature__ = inspect.Signature(parameters)
+        decorated.__annotations__ = {p.name: p.annotation for p in parameters}
+        return decorated
+
+    return decorate
+
+
+with_search_options = with_options(_search_options, "search_options")
 
 
 def set_search(translator, options):

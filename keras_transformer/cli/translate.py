@@ -32,7 +32,9 @@ def translate(
     ],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(help="Sentences; by default the lines of the input."),
+        typer.Argument(
+            help="Sentences; by default the lines of --input or standard input."
+        ),
     ] = None,
     input: Annotated[
         Path | None, typer.Option("--input", "-i", help="File to read.")
@@ -40,10 +42,15 @@ def translate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write.")
     ] = None,
-    min_length: Annotated[int, typer.Option(help="Least tokens.")] = 0,
+    min_length: Annotated[
+        int, typer.Option(help="Fewest tokens of a translation.")
+    ] = 0,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Most tokens; by default the source's + 50."),
+        typer.Option(
+            help="Most tokens of a translation; by default those of the source "
+            "+ 50."
+        ),
     ] = None,
     target_prefix: Annotated[
         str | None,
@@ -53,7 +60,7 @@ def translate(
     ] = None,
     target_prefixes: Annotated[
         Path | None,
-        typer.Option(help="File with such a beginning for each sentence."),
+        typer.Option(help="File with one such beginning per sentence."),
     ] = None,
     tokens_per_batch: Annotated[
         int | None,
@@ -66,8 +73,8 @@ def translate(
         bool,
         typer.Option(
             "--line-by-line",
-            help="Translate each line that is piped in as it comes, for a "
-            "program that waits for its translation; much slower than many.",
+            help="Translate each line of standard input as it arrives, for a "
+            "program that waits for the answer; much slower for many lines.",
         ),
     ] = False,
     num_threads: NumThreads = None,

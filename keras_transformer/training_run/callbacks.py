@@ -9,8 +9,10 @@ import sys
 import keras
 
 from keras_transformer.atomic import write_file
+from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
 from keras_transformer.process import signals_handled
+from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.folder import LOG
 from keras_transformer.translator import first_of
@@ -119,7 +121,9 @@ class Report(keras.callbacks.Callback):
         is_chief = self.run.distribution.is_chief
         if self.run.saved_epoch() == epoch:
             if is_chief:
-                self.run.translator.save(self.run.output, overwrite=True)
+                self.run.translator.save(
+                    self.run.options.output, overwrite=True
+                )
             self.run.saved = epoch
         if is_chief:
             self._write_logs(epoch, values)
@@ -140,7 +144,7 @@ class Report(keras.callbacks.Callback):
             }
             if of_part:
                 log.write(epoch, of_part)
-        if self.run.curves:
+        if can_draw():
             draw_curves(folder.path("curves.png"), history)
 
 
@@ -149,28 +153,28 @@ class Checkpoints(keras.callbacks.Callback):
 
     Args:
         run: The `TrainingRun`.
-        start: The `Checkpoint` that training begins with.
+        checkpoint: The `Checkpoint` that training goes on from.
         interrupt: An `Interrupt`.
     """
 
-    def __init__(self, run, start, interrupt):
+    def __init__(self, run, checkpoint, interrupt):
         super().__init__()
         self.run = run
-        self.start = start
+        self.checkpoint = checkpoint
         self.interrupt = interrupt
-        self.every = run.save_every * run.accumulate  # batches
+        self.every = run.options.save_every * run.options.accumulate  # batches
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
         self.skipped = 0
-        if epoch == self.start.epoch and self.start.batch:
-            self.skipped = self.start.batch
-            self.start.assign_metrics(self.model)
-        self.start.tensors.clear()  # as large as the model thrice
+        if epoch == self.checkpoint.epoch and self.checkpoint.batch:
+            self.skipped = self.checkpoint.batch
+            self.checkpoint.assign_metrics(self.model)
+        self.checkpoint.tensors.clear()  # as large as the model thrice
 
     def on_train_batch_end(self, batch, logs=None):
         done = self.skipped + batch + 1
-        if done == self.run.num_batches:
+        if done == self.run.data.num_batches:
             return  # the epoch's end is next
         stops = self._stops(done)
         if stops or (self.every and done % self.every == 0):
@@ -180,18 +184,23 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._write(epoch + 1, 0)
-        if self._stops(self.run.num_batches):
+        if self._stops(self.run.data.num_batches):
             raise Stopped(self.interrupt.requested)
 
     def _write(self, epoch, batch):
         # `self.model`, as on JAX a callback's brings into the model what an
         # epoch keeps elsewhere.
-        self.run.write_checkpoint(epoch, batch, self.model)
+        checkpoint = Checkpoint.of(
+            self.model, epoch, self.run.averaging, batch, self.run.history
+        )
+        checkpoint.check_finite()
+        if self.run.distribution.is_chief:
+            checkpoint.write(self.run.folder.path("checkpoints"))
 
     def _stops(self, done):
         return self.run.distribution.agrees_to_stop(
             bool(self.interrupt.requested),
-            self.epoch * self.run.num_batches + done,
+            self.epoch * self.run.data.num_batches + done,
         )
 
 

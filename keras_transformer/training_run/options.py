@@ -1,20 +1,38 @@
-"""What a training is told, and what cannot be told together."""
+"""What a training is told.
+
+Nothing here imports Keras, as the options are those of the command too, whose
+`--help` answers at once.
+"""
 
 import dataclasses
+import functools
 import os
+from pathlib import Path
+from typing import Annotated
+from typing import Literal
 
-import keras
+import typer
 
-from keras_transformer.checks import check_choice
-from keras_transformer.checks import check_not_negative
-from keras_transformer.checks import check_positive
-from keras_transformer.checks import check_positive_number
-from keras_transformer.checks import check_share
-from keras_transformer.decoder import Decoder
-from keras_transformer.text.bleu import bleu_metric
-from keras_transformer.text.dataset import check_budget
-from keras_transformer.training_run.distribution import check_distribution
-from keras_transformer.transformer import PRESETS
+DtypePolicy = Literal["float32", "mixed_bfloat16", "mixed_float16"]
+
+# Options under headings of `--help`.
+of_model = functools.partial(typer.Option, rich_help_panel="Model")
+of_vocabulary = functools.partial(typer.Option, rich_help_panel="Vocabulary")
+of_learning = functools.partial(typer.Option, rich_help_panel="Learning")
+of_validation = functools.partial(typer.Option, rich_help_panel="Validation")
+of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
+
+# Where neither they are given nor what says the same.
+DEFAULTS = {
+    "preset": "tiny",
+    "normalize_first": False,
+    "vocabulary_size": 8000,
+    "model_type": "unigram",
+    "byte_fallback": False,
+    "split_digits": False,
+    "separate_vocabularies": False,
+    "epochs": 20,
+}
 
 # What may change when a training goes on. No update depends on these, but that
 # `distribute` draws another dropout, and rounds otherwise.
@@ -61,59 +79,304 @@ OF_A_START = (
 
 @dataclasses.dataclass
 class TrainingOptions:
-    """The options of `keras-transformer train`, whose help says what they do.
+    """The options of `keras-transformer train`, with what its help says.
 
-    `None` where another says it: `preset` what a model is, `updates` when
-    training ends, `tokenizer` what a vocabulary is, and `start_from` all of
-    model and vocabularies; or where the help names a default.
+    One is `None` where another says the same: `updates` when training ends,
+    `tokenizer` what a vocabulary is, and `start_from` all of model and
+    vocabularies; or where the help says what is done by default.
     """
 
-    output: str
-    epochs: int | None
-    preset: str | None
-    vocabulary_size: int | None
-    model_type: str | None
-    tokens_per_batch: int
-    max_length: int
-    learning_rate: float | None
-    warmup_steps: int
-    dropout: float | None
-    normalize_first: bool | None
-    label_smoothing: float
-    clip_norm: float
-    accumulate: int
-    average_last: int
-    average_decay: float
-    average_every: int
-    bleu: bool
-    monitor: str
-    patience: int
-    keep_best: bool
-    save_every: int
-    dtype: str
-    seed: int
-    deterministic: bool
-    distribute: str | None = None
-    decay: str | None = None
-    character_coverage: float | None = None
-    separate_vocabularies: bool | None = None
-    tokenizer: str | None = None
-    target_tokenizer: str | None = None
-    start_from: str | None = None
-    optimizer: str = "adam"
-    num_layers: int | None = None
-    num_decoder_layers: int | None = None
-    num_heads: int | None = None
-    hidden_dim: int | None = None
-    intermediate_dim: int | None = None
-    activation: str | None = None
-    attention_dropout: float | None = None
-    byte_fallback: bool | None = None
-    split_digits: bool | None = None
-    symbols: str | None = None
-    tokenize: str | None = None
-    updates: int | None = None
-    updates_per_epoch: int | None = None
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", metavar="<path>", help="Folder of the translator."
+        ),
+    ]
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<path>",
+            help="Translator to fine-tune: its weights, vocabulary and "
+            "search. Use a low --learning-rate.",
+        ),
+    ] = None
+    preset: Annotated[
+        Literal["tiny", "base", "big"] | None,
+        of_model(help="Size of the model; tiny by default."),
+    ] = None
+    num_layers: Annotated[
+        int | None,
+        of_model(help="Encoder and decoder layers; the preset's by default."),
+    ] = None
+    num_decoder_layers: Annotated[
+        int | None,
+        of_model(
+            help="Decoder layers, if their number differs: fewer decode faster."
+        ),
+    ] = None
+    num_heads: Annotated[
+        int | None, of_model(help="Attention heads; the preset's by default.")
+    ] = None
+    hidden_dim: Annotated[
+        int | None,
+        of_model(help="Width of the model; the preset's by default."),
+    ] = None
+    intermediate_dim: Annotated[
+        int | None,
+        of_model(
+            help="Width of the feed-forward layers; the preset's by default."
+        ),
+    ] = None
+    activation: Annotated[
+        str | None,
+        of_model(
+            help="Keras activation of the feed-forward layers, such as gelu; "
+            "by default relu."
+        ),
+    ] = None
+    vocabulary_size: Annotated[
+        int | None,
+        of_vocabulary(
+            help="Pieces in the vocabulary that both sides share; 8000 by "
+            "default."
+        ),
+    ] = None
+    model_type: Annotated[
+        Literal["unigram", "bpe"] | None,
+        of_vocabulary(help="Kind of vocabulary; unigram by default."),
+    ] = None
+    character_coverage: Annotated[
+        float | None,
+        of_vocabulary(
+            help="Share of the text's characters to have pieces for, such as "
+            "0.9995 for Chinese or Japanese; by default all."
+        ),
+    ] = None
+    byte_fallback: Annotated[
+        bool | None,
+        of_vocabulary(
+            "--byte-fallback",
+            help="Spell characters without a piece in bytes, 256 pieces.",
+        ),
+    ] = None
+    split_digits: Annotated[
+        bool | None,
+        of_vocabulary("--split-digits", help="Make each digit a piece."),
+    ] = None
+    symbols: Annotated[
+        str | None,
+        of_vocabulary(
+            help="Pieces that are never split, such as names of languages: "
+            '"<2de>,<2fr>".'
+        ),
+    ] = None
+    separate_vocabularies: Annotated[
+        bool | None,
+        of_vocabulary(
+            "--separate-vocabularies",
+            help="Learn one vocabulary per side instead, for languages that "
+            "share few letters.",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        of_vocabulary(
+            metavar="<path>",
+            help="SentencePiece model to use instead of learning one; of the "
+            "source alone if --target-tokenizer is given.",
+        ),
+    ] = None
+    target_tokenizer: Annotated[
+        str | None,
+        of_vocabulary(
+            metavar="<path>", help="SentencePiece model of the target."
+        ),
+    ] = None
+    epochs: Annotated[
+        int | None,
+        of_learning(
+            help="Passes over the text, or units of --updates-per-epoch; 20 by "
+            "default.",
+        ),
+    ] = None
+    updates: Annotated[
+        int | None,
+        of_learning(
+            help="Train for this many updates, rounded up to whole epochs, "
+            "instead of --epochs."
+        ),
+    ] = None
+    updates_per_epoch: Annotated[
+        int | None,
+        of_learning(
+            help="Updates per epoch, to validate and save more often than once "
+            "per pass over a large text, or less often with a small one."
+        ),
+    ] = None
+    tokens_per_batch: Annotated[
+        int,
+        of_learning(help="Tokens per batch on each side, padding included."),
+    ] = 4096
+    max_length: Annotated[
+        int, of_learning(help="Longest sentence to keep, in tokens.")
+    ] = 256
+    optimizer: Annotated[
+        Literal["adam", "muon"],
+        of_learning(
+            help="Adam as in section 5.3, or Muon, which needs fewer updates: "
+            "weight decay 0.1 for matrices, half the rate for the rest."
+        ),
+    ] = "adam"
+    learning_rate: Annotated[
+        float | None,
+        of_learning(help="Peak learning rate; by default that of equation 3."),
+    ] = None
+    warmup_steps: Annotated[
+        int, of_learning(help="Updates until the peak.")
+    ] = 4000
+    decay: Annotated[
+        Literal["cosine"] | None,
+        of_learning(
+            help="Let the learning rate fall to 0 by the last epoch along a "
+            "cosine; by default it falls as in equation 3."
+        ),
+    ] = None
+    dropout: Annotated[
+        float | None,
+        of_model(
+            help="Share of each sublayer's output to drop; by default that of "
+            "the preset or of --start-from."
+        ),
+    ] = None
+    attention_dropout: Annotated[
+        float | None,
+        of_model(
+            help="Share of attention weights to drop; by default none, or that "
+            "of --start-from."
+        ),
+    ] = None
+    normalize_first: Annotated[
+        bool | None,
+        of_model(
+            "--normalize-first",
+            help="Normalise before each sublayer: learns faster.",
+        ),
+    ] = None
+    label_smoothing: Annotated[
+        float,
+        of_learning(help="Share of each label that is spread over all tokens."),
+    ] = 0.1
+    clip_norm: Annotated[
+        float,
+        of_learning(help="Largest norm of the gradients; 0 for no limit."),
+    ] = 0.0
+    accumulate: Annotated[
+        int,
+        of_learning(
+            help="Batches per update; each counts the same, however many "
+            "tokens it has."
+        ),
+    ] = 1
+    average_last: Annotated[
+        int,
+        of_learning(
+            help="Validate and save the mean of the weights of this many last "
+            "epochs; 0 for none."
+        ),
+    ] = 0
+    average_decay: Annotated[
+        float,
+        of_learning(
+            help="Validate and save an exponential moving average of the "
+            "weights with this decay, such as 0.999; 0 for none."
+        ),
+    ] = 0.0
+    average_every: Annotated[
+        int,
+        of_learning(
+            help="Updates between two samples of the average; by default an "
+            "epoch with --average-last, 1 with --average-decay."
+        ),
+    ] = 0
+    bleu: Annotated[
+        bool,
+        of_validation(
+            "--bleu", help="Translate and score the validation text."
+        ),
+    ] = False
+    tokenize: Annotated[
+        str | None,
+        of_validation(
+            help="How sacreBLEU splits text for --bleu, such as zh or "
+            "ja-mecab; by default 13a."
+        ),
+    ] = None
+    monitor: Annotated[
+        Literal["val_loss", "val_perplexity", "val_bleu"],
+        of_validation(
+            help="What --patience and --keep-best go by. In val_loss Keras "
+            "weighs each batch by its rows; in val_perplexity all tokens "
+            "count the same."
+        ),
+    ] = "val_loss"
+    patience: Annotated[
+        int,
+        of_validation(
+            help="Stop after this many epochs without a better --monitor; 0 "
+            "for never."
+        ),
+    ] = 0
+    keep_best: Annotated[
+        bool,
+        of_validation("--keep-best", help="Keep the best epoch, not the last."),
+    ] = False
+    save_every: Annotated[
+        int,
+        of_run(
+            help="Updates between checkpoints within an epoch; 0 for one at "
+            "its end."
+        ),
+    ] = 0
+    dtype: Annotated[DtypePolicy, of_run(help="Keras dtype policy.")] = (
+        "float32"
+    )
+    seed: Annotated[
+        int,
+        of_run(
+            help="The same seed gives the same initial weights, order of the "
+            "text, and dropout."
+        ),
+    ] = 1
+    deterministic: Annotated[
+        bool,
+        of_run(
+            "--deterministic",
+            help="Bit-identical when repeated on the same machine; slower.",
+        ),
+    ] = False
+    distribute: Annotated[
+        Literal["mirrored", "multihost"] | None,
+        of_run(
+            help="mirrored: all devices of this machine, with TensorFlow. "
+            "multihost: those of several processes or machines, with "
+            "KERAS_BACKEND=jax, each started with this command."
+        ),
+    ] = None
+
+    def __post_init__(self):
+        for name in ("output", *PLACES):
+            path = getattr(self, name)
+            if path is not None:
+                # Without the slash at its end that completion writes.
+                setattr(self, name, os.fspath(Path(path)))
+        said_already = [] if self.updates is None else ["epochs"]
+        if self.start_from:
+            said_already += OF_A_START
+        elif self.tokenizer:
+            said_already += OF_LEARNING
+        for name in DEFAULTS.keys() - said_already:
+            if getattr(self, name) is None:
+                setattr(self, name, DEFAULTS[name])
 
     def settings(self) -> dict:
         """What a training that goes on must have in common with its start."""
@@ -138,145 +401,3 @@ class TrainingOptions:
         """Whether translations of the validation text are scored."""
         needed = self.patience or self.keep_best
         return self.bleu or bool(self.monitor == "val_bleu" and needed)
-
-    def model_options(self) -> dict:
-        """The arguments of a new model, but for the vocabularies."""
-        chosen = {name: getattr(self, name) for name in SIZES}
-        return {
-            **PRESETS[self.preset],
-            "normalize_first": self.normalize_first,
-            **{name: x for name, x in chosen.items() if x is not None},
-        }
-
-    def check(self, validation):
-        """Raises `TypeError` or `ValueError` for what is out of range.
-
-        Args:
-            validation: Whether there is validation text.
-        """
-        backend = keras.backend.backend()
-        if backend not in ("tensorflow", "jax"):
-            raise ValueError(
-                "Training needs Keras on TensorFlow or JAX. Received: "
-                f"KERAS_BACKEND={backend}."
-            )
-        if (self.epochs is None) == (self.updates is None):
-            raise ValueError(
-                "Exactly one of `epochs` and `updates` must be given. "
-                f"Received: epochs={self.epochs}, updates={self.updates}."
-            )
-        lengths = {
-            "epochs": self.epochs,
-            "updates": self.updates,
-            "updates_per_epoch": self.updates_per_epoch,
-        }
-        check_positive(
-            **{name: x for name, x in lengths.items() if x is not None},
-            accumulate=self.accumulate,
-            warmup_steps=self.warmup_steps,
-        )
-        check_not_negative(
-            average_last=self.average_last,
-            average_every=self.average_every,
-            patience=self.patience,
-            save_every=self.save_every,
-            seed=self.seed,
-        )
-        check_share(
-            average_decay=self.average_decay,
-            dropout=self.dropout or 0.0,
-            attention_dropout=self.attention_dropout or 0.0,
-        )
-        if self.seed >= 2**32:
-            raise ValueError(
-                f"`seed` must be less than 2^32. Received: seed={self.seed}."
-            )
-        check_budget(self.tokens_per_batch, self.max_length)
-        if self.average_last and self.average_decay:
-            raise ValueError(
-                "Give `average_last` or `average_decay`, not both. Received: "
-                f"average_last={self.average_last}, "
-                f"average_decay={self.average_decay}."
-            )
-        if self.average_every and not (self.average_last or self.average_decay):
-            raise ValueError(
-                "`average_every` needs `average_last` or `average_decay`. "
-                f"Received: average_every={self.average_every}."
-            )
-        check_choice(
-            ("val_loss", "val_perplexity", "val_bleu"), monitor=self.monitor
-        )
-        check_choice((None, "cosine"), decay=self.decay)
-        check_choice(("adam", "muon"), optimizer=self.optimizer)
-        goes_by = self.patience or self.keep_best
-        if self.monitor != "val_loss" and not goes_by:
-            raise ValueError(
-                "`monitor` needs `patience` or `keep_best`, which go by it. "
-                f"Received: monitor={self.monitor}, and neither."
-            )
-        if self.tokenize is not None:
-            bleu_metric(lowercase=False, tokenize=self.tokenize)
-            if not self.scores_bleu():
-                raise ValueError(
-                    "`tokenize` needs `bleu`, whose score it changes. "
-                    f"Received: tokenize={self.tokenize}, bleu=False."
-                )
-        if self.learning_rate is not None:
-            check_positive_number(learning_rate=self.learning_rate)
-        if self.clip_norm:
-            check_positive_number(clip_norm=self.clip_norm)
-        self._check_start()
-        self._check_tokenizers()
-        for name in ("bleu", "patience", "keep_best"):
-            value = getattr(self, name)
-            if value and not validation:
-                raise ValueError(
-                    f"`{name}` needs `validation`. Received: {name}={value}, "
-                    "and no validation text."
-                )
-        if self.deterministic and backend != "tensorflow":
-            raise ValueError(
-                "`deterministic` needs the TensorFlow backend. Received: "
-                f"deterministic=True with {backend}."
-            )
-        check_distribution(self.distribute)
-
-    def _check_start(self):
-        if not self.start_from:
-            check_choice(tuple(PRESETS), preset=self.preset)
-            # TensorFlow would begin to compute, for the seeds of dropout, and
-            # take no other number of threads.
-            options = {**self.model_options(), "dropout": 0.0}
-            number = options.pop("num_decoder_layers", 1)
-            Decoder(**options)  # not built: raises before text is read
-            check_positive(num_decoder_layers=number)
-            return
-        self._check_left_out(
-            OF_A_START, "start_from", "whose model and vocabulary training has"
-        )
-        if os.path.realpath(self.start_from) == os.path.realpath(self.output):
-            raise ValueError(
-                "`start_from` must be another folder than `output`. Received: "
-                f"{self.start_from} for both."
-            )
-
-    def _check_tokenizers(self):
-        if self.tokenizer:
-            self._check_left_out(
-                OF_LEARNING, "tokenizer", "which is not learned"
-            )
-        elif self.target_tokenizer:
-            raise ValueError(
-                "`target_tokenizer` needs `tokenizer`, that of the source. "
-                f"Received: target_tokenizer={self.target_tokenizer}."
-            )
-
-    def _check_left_out(self, names, other, reason):
-        for name in names:
-            value = getattr(self, name)
-            if value is not None:
-                raise ValueError(
-                    f"`{name}` must be left out with `{other}`, {reason}. "
-                    f"Received: {name}={value}, {other}="
-                    f"{getattr(self, other)}."
-                )

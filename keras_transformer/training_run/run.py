@@ -1,16 +1,15 @@
 """A training from two text files, which goes on where it was killed."""
 
+import collections
 import contextlib
 import dataclasses
 import errno
 import math
 import os
-import signal
 import sys
 from pathlib import Path
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.atomic import fingerprint
 from keras_transformer.bleu_callback import BleuCallback
@@ -18,23 +17,14 @@ from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_file
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import lines_of
-from keras_transformer.lines import read_lines
-from keras_transformer.process import signals_handled
 from keras_transformer.tensorflow_only.cores import give_cores_to_parts
-from keras_transformer.text import Tokenizer
-from keras_transformer.text.dataset import read_corpus
-from keras_transformer.training import Adam
-from keras_transformer.training import LabelSmoothedCrossentropy
-from keras_transformer.training import LossScaleOptimizer
-from keras_transformer.training import Muon
-from keras_transformer.training import Perplexity
-from keras_transformer.training import WarmupSchedule
-from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Report
+from keras_transformer.training_run.check_options import check_options
 from keras_transformer.training_run.curves import can_draw
+from keras_transformer.training_run.data import TrainingData
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import counted
 from keras_transformer.training_run.distribution import distributed
@@ -42,13 +32,15 @@ from keras_transformer.training_run.folder import START
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.recipe import make_averaging
+from keras_transformer.training_run.recipe import make_model
 from keras_transformer.training_run.start import Start
+from keras_transformer.training_run.start import model_options
+from keras_transformer.training_run.start import new_tokenizers
 from keras_transformer.translator import Translator
 from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import longest_source
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.weights import assign_named_weights
-from keras_transformer.weights import check_finite_weights
 
 # Up to this `hidden_dim` training is faster with parts of a batch on the cores
 # than with operations shared among them. Wider models gain little, and need
@@ -56,7 +48,7 @@ from keras_transformer.weights import check_finite_weights
 WIDEST_IN_PARTS = 256
 
 
-class TrainingRun(TrainingOptions):
+class TrainingRun:
     """Trains a translator into a folder, epoch by epoch.
 
     The folder is a translator's (`Translator.load` reads it), with a folder
@@ -64,15 +56,25 @@ class TrainingRun(TrainingOptions):
     as CSV, for TensorBoard and as a picture. A training that was stopped or
     killed goes on from its last checkpoint, and comes to what it would have
     come to.
+
+    Args:
+        options: What the training is told.
+
+    Attributes:
+        folder: The `RunFolder`.
+        distribution: The `Distribution`.
+        averaging: The `WeightAveraging`, if weights are averaged.
+        data: The `TrainingData`, once it is read.
+        translator: The `Translator` that is trained, once it is made.
+        history: What each epoch has ended with; `None` before the first.
+        saved: The epoch, from 0, whose translator is on disk, or `None`.
     """
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self._forget()
-
-    def _forget(self):
-        self.folder = RunFolder(self.output)
+    def __init__(self, options: TrainingOptions):
+        self.options = options
+        self.folder = RunFolder(options.output)
         self.distribution = Distribution()
+        self.averaging = self.data = self.translator = None
         self.history = self.saved = None
 
     def train(
@@ -109,114 +111,105 @@ class TrainingRun(TrainingOptions):
                 training began with; or if both `resume` and `overwrite` are
                 set.
         """
-        self._forget()
-        self.start_weights = None
-        self.check(validation)
-        self.loss = LabelSmoothedCrossentropy(self.label_smoothing)
-        self.averaging = None
-        if self.average_last or self.average_decay:
-            self.averaging = WeightAveraging(
-                last=self.average_last or None,
-                decay=self.average_decay or None,
-                every=self.average_every or None,
-            )
+        options = self.options
+        check_options(options, bool(validation))
+        self.averaging = make_averaging(options)
         if resume and overwrite:
             raise ValueError(
                 "`resume` goes on with what `overwrite` removes. Received: "
                 "resume=True, overwrite=True."
             )
-        texts = {"source": source, "target": target}
+        texts = {"": (source, target)}
         if validation:
-            texts["validation source"], texts["validation target"] = validation
-        data = {name: _fingerprint(path) for name, path in texts.items()}
+            texts["validation "] = validation
+        digests = {
+            f"{kind}{side}": _digest(path)
+            for kind, pair in texts.items()
+            for side, path in zip(("source", "target"), pair, strict=True)
+        }
         with contextlib.ExitStack() as stack:
             self.distribution = stack.enter_context(
-                distributed(self.distribute, self.seed)
+                distributed(options.distribute, options.seed)
             )
             self.distribution.check_same(
                 settings={
-                    **dataclasses.asdict(self),
+                    **dataclasses.asdict(options),
                     # Each machine may have its own.
                     **dict.fromkeys(("output", *PLACES)),
                 },
-                data=data,
+                data=digests,
             )
             by_chief = self.distribution.by_chief
+            weights = {}  # to start from, of the chief
             goes_on, start = by_chief(
                 lambda: self._open(
-                    stack, source, target, validation, data, resume, overwrite
+                    stack, texts, digests, weights, resume, overwrite
                 )
             )
             width = start.config().get("hidden_dim", math.inf)
-            if width <= WIDEST_IN_PARTS and self.distribute is None:
+            if width <= WIDEST_IN_PARTS and options.distribute is None:
                 give_cores_to_parts()  # before anything is computed
-            tokenizers = start.tokenizers()
-            self._read(source, target, validation, tokenizers)
-            self._make_model(start, tokenizers)
-            self._choose_translated(validation[0] if validation else source)
+            self._prepare(start, weights, (source, target), validation)
+            watched = validation[0] if validation else source
+            if options.scores_bleu():
+                lines = self.data.validation_lines[0]
+                check_line_lengths(self.translator, lines, watched)
+            sample = choose_sample(self.translator, watched)
             with self._full_disk_explained():
                 by_chief(
                     lambda: self._begin(
-                        stack, goes_on, data, command, overwrite
+                        stack, goes_on, digests, command, overwrite
                     )
                 )
-                self._fit(data)
+                self._fit(digests, sample)
 
     def state(self) -> str:
         """Says what is on disk."""
+        output = self.folder.output
         if self.history is None and self.folder.has_removed:
             return (
-                f"The training that was in {self.output} is removed; a new one "
-                "has not begun."
+                f"The training that was in {output} is removed; a new one has "
+                "not begun."
             )
         if self.history is None:
-            return f"Nothing was changed in {self.output}."
+            return f"Nothing was changed in {output}."
         if self.saved is None:
             return (
-                f"No epoch has ended; {self.output} has no translator of this "
+                f"No epoch has ended; {output} has no translator of this "
                 "training yet."
             )
         best = ""
-        if self.keep_best:
-            best = f", the best of {len(self.history)} by {self.monitor},"
+        if self.options.keep_best:
+            best = (
+                f", the best of {len(self.history)} by {self.options.monitor},"
+            )
         translator = f"The translator after epoch {self.saved + 1}{best}"
-        if not os.path.exists(os.path.join(self.output, DESCRIPTION)):
-            return f"{translator} was in {self.output}, and is gone."
-        return f"{translator} is in {self.output}."
+        if not os.path.exists(os.path.join(output, DESCRIPTION)):
+            return f"{translator} was in {output}, and is gone."
+        return f"{translator} is in {output}."
 
     def saved_epoch(self) -> int | None:
         """The epoch, from 0, whose translator is to be on disk."""
         if not self.history:
             return None
+        monitor = self.options.monitor
         scored = [
             row
             for row in self.history
-            if not math.isnan(row.get(self.monitor, math.nan))
+            if not math.isnan(row.get(monitor, math.nan))
         ]
-        if not self.keep_best or not scored:
+        if not self.options.keep_best or not scored:
             return self.history[-1]["epoch"]
-        best = max if self.monitor == "val_bleu" else min
-        return best(scored, key=lambda row: row[self.monitor])["epoch"]
+        best = max if monitor == "val_bleu" else min
+        return best(scored, key=lambda row: row[monitor])["epoch"]
 
-    def write_checkpoint(self, epoch, batch, model):
-        """Writes what the training of a model goes on from."""
-        checkpoint = Checkpoint.of(
-            model, epoch, self.averaging, batch, self.history
-        )
-        check_finite_weights(
-            (name, array)
-            for name, array in checkpoint.tensors.items()
-            if name.startswith("weights/")
-        )
-        if self.distribution.is_chief:
-            checkpoint.write(self.folder.path("checkpoints"))
-
-    def _open(self, stack, source, target, validation, data, resume, overwrite):
+    def _open(self, stack, texts, digests, weights, resume, overwrite):
         """Gives whether a training goes on, and its `Start`.
 
-        Weights to start from stay here; they are sent one by one, being large.
+        Weights to start from are put into `weights`; they are sent one by one,
+        being large.
         """
-        goes_on = not overwrite and self._is_begun(data, resume)
+        goes_on = not overwrite and self._is_begun(digests, resume)
         if goes_on:
             self.folder.check_writable()
             stack.enter_context(self.folder.lock())  # marks the folder as ours
@@ -224,30 +217,34 @@ class TrainingRun(TrainingOptions):
             if resume:
                 raise ValueError(
                     "There is no training to go on with in "
-                    f"{self.output}. Leave out `--resume`."
+                    f"{self.folder.output}. Leave out `--resume`."
                 )
             self.folder.check_free(overwrite)
-            for pair in filter(None, [(source, target), validation]):
-                for _ in line_pairs(*pair):
-                    pass  # to raise, before minutes of work, if one is longer
-        if self.start_from:
-            place = self.folder.path(START) if goes_on else self.start_from
-            start, self.start_weights = Start.load(place)
+            # Raises, before minutes of work, if a side is longer.
+            for pair in texts.values():
+                collections.deque(line_pairs(*pair), maxlen=0)
+        if self.options.start_from:
+            place = self.options.start_from
+            if goes_on:
+                place = self.folder.path(START)
+            start, found = Start.load(place)
+            weights.update(found)
             self._check_longest(start)
             return goes_on, start
         if goes_on:
             tokenizers = self.folder.tokenizers()
         else:
-            tokenizers = self._new_tokenizers(Path(source), Path(target))
-        start = Start.new(self.model_options(), *tokenizers)
+            source, target = map(Path, texts[""])
+            tokenizers = new_tokenizers(self.options, source, target)
+        start = Start.new(model_options(self.options), *tokenizers)
         return goes_on, start
 
-    def _is_begun(self, data, resume):
+    def _is_begun(self, digests, resume):
         """Whether this training is in the folder; raises if another is."""
         if not self.folder.has_training():
             return False
         try:
-            self.folder.check_same(self.settings(), data)
+            self.folder.check_same(self.options.settings(), digests)
         except ValueError:
             # One that failed at once is no reason to refuse the next.
             if resume or self.folder.has_progress():
@@ -255,39 +252,30 @@ class TrainingRun(TrainingOptions):
             return False
         return True
 
-    def _new_tokenizers(self, source, target):
-        """Those of both sides, or of the source and of the target."""
-        if self.tokenizer:
-            return [
-                Tokenizer.from_sentencepiece(path)
-                for path in (self.tokenizer, self.target_tokenizer)
-                if path
-            ]
-        texts = [[source, target]]
-        if self.separate_vocabularies:
-            texts = [[source], [target]]
-        coverage = self.character_coverage
-        # SentencePiece would let Ctrl-C wait, and nothing is written yet.
-        with signals_handled(signal.SIG_DFL, signal.SIGINT):
-            return [
-                Tokenizer.train(
-                    text,
-                    vocabulary_size=self.vocabulary_size,
-                    model_type=self.model_type,
-                    character_coverage=1.0 if coverage is None else coverage,
-                    byte_fallback=bool(self.byte_fallback),
-                    split_digits=bool(self.split_digits),
-                    symbols=self.symbols.split(",") if self.symbols else (),
-                )
-                for text in texts
-            ]
+    def _prepare(self, start, weights, text, validation):
+        """Reads the text, and makes the translator that learns from it."""
+        tokenizers = start.tokenizers()
+        self.data = TrainingData.read(
+            self.options, text, validation, tokenizers, self.distribution
+        )
+        model = make_model(
+            self.options,
+            start,
+            lambda: self.distribution.arrays_by_chief(lambda: weights),
+            self.distribution,
+            self.data.num_updates,
+        )
+        weights.clear()  # as large as the model
+        self.translator = Translator(
+            model, *tokenizers, search=start.make_search()
+        )
 
-    def _begin(self, stack, goes_on, data, command, overwrite):
+    def _begin(self, stack, goes_on, digests, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
         if not goes_on:
             stack.enter_context(self.folder.lock())
             self.folder.check_free(overwrite)
-            self.folder.begin(self.settings(), data, self.translator)
+            self.folder.begin(self.options.settings(), digests, self.translator)
         self.folder.add_command(command)
 
     @contextlib.contextmanager
@@ -309,131 +297,29 @@ class TrainingRun(TrainingOptions):
 
     def _check_longest(self, start):
         longest = start.config().get("max_length")
-        if longest and longest < self.max_length:
+        if longest and longest < self.options.max_length:
             raise ValueError(
                 "`max_length` must be at most that of `start_from`. Received: "
-                f"max_length={self.max_length}, {self.start_from} has "
-                f"{longest}."
+                f"max_length={self.options.max_length}, "
+                f"{self.options.start_from} has {longest}."
             )
 
-    def _read(self, source, target, validation, tokenizers):
-        self.corpus = self._corpus(source, target, tokenizers)
-        self.num_batches = self.corpus.num_batches()  # of an epoch
-        if self.updates_per_epoch is not None:
-            self.num_batches = self.updates_per_epoch * self.accumulate
-        self.num_epochs = self.epochs
-        if self.updates is not None:
-            batches = self.updates * self.accumulate
-            self.num_epochs = math.ceil(batches / self.num_batches)
-        self.validation_data = self.validation_lines = None
-        if validation:
-            corpus = self._corpus(*validation, tokenizers)
-            self.validation_data = corpus.in_order()
-            self.validation_lines = [[*read_lines(path)] for path in validation]
-
-    def _corpus(self, source, target, tokenizers):
-        """Reads text, of which this process makes its part of each batch."""
-        corpus = read_corpus(
-            source,
-            target,
-            *tokenizers,
-            tokens_per_batch=self.tokens_per_batch,
-            max_length=self.max_length,
-            verbose=int(self.distribution.is_chief),
-        )
-        return dataclasses.replace(
-            corpus,
-            num_devices=self.distribution.num_devices,
-            num_parts=self.distribution.num_processes,
-            part=self.distribution.process,
-        )
-
-    def _choose_translated(self, path):
-        """Takes the sample of each epoch; raises if a line for BLEU is long."""
-        limit = longest_source(self.translator.model)
-        encode = self.translator.tokenizer.encode
-        self.sample = next(
-            (line for line in lines_of(path) if 0 < len(encode(line)) < limit),
-            None,
-        )
-        if self.scores_bleu():
-            check_line_lengths(self.translator, self.validation_lines[0], path)
-
-    def _make_model(self, start, tokenizers):
-        """Section 5.3. Text has many lengths, which XLA would each compile."""
-        if self.deterministic:
-            tf.config.experimental.enable_op_determinism()
-        keras.utils.set_random_seed(self.seed)
-        overrides = {"dtype": self.dtype}
-        for name in ("dropout", "attention_dropout"):
-            if getattr(self, name) is not None:
-                overrides[name] = getattr(self, name)
-        with self.distribution.scope():
-            model = start.make_model(**overrides)
-            if self.start_from:
-                self._assign_start(model)
-            make_optimizer = Muon if self.optimizer == "muon" else Adam
-            optimizer = make_optimizer(
-                self._schedule(model.hidden_dim),
-                global_clipnorm=self.clip_norm or None,
-                gradient_accumulation_steps=(
-                    self.accumulate if self.accumulate > 1 else None
-                ),
-            )
-            if self.dtype == "mixed_float16":
-                optimizer = LossScaleOptimizer(optimizer)
-            model.compile(
-                optimizer=optimizer,
-                loss=self.loss,
-                weighted_metrics=[Perplexity()],
-                jit_compile=keras.backend.backend() == "jax",
-            )
-            model.optimizer.build(model.trainable_variables)
-        self.translator = Translator(
-            model, *tokenizers, search=start.make_search()
-        )
-
-    def _schedule(self, hidden_dim):
-        """The learning rate of equation 3, or one that falls to 0."""
-        total_steps = None
-        if self.decay == "cosine":
-            # A training too short to warm up says so, and goes on.
-            total_steps = max(self._num_updates(), self.warmup_steps + 1)
-        return WarmupSchedule(
-            hidden_dim=hidden_dim if self.learning_rate is None else None,
-            warmup_steps=self.warmup_steps,
-            peak_learning_rate=self.learning_rate,
-            total_steps=total_steps,
-        )
-
-    def _num_updates(self):
-        return self.num_epochs * self.num_batches // self.accumulate
-
-    def _assign_start(self, model):
-        weights = self.distribution.arrays_by_chief(lambda: self.start_weights)
-        assign_named_weights(model, weights, self.start_from)
-        self.start_weights = None  # as large as the model
-
-    def _fit(self, data):
+    def _fit(self, digests, sample):
         model = self.translator.model
-        start = self._newest_checkpoint()
-        self.history = start.history
+        checkpoint = self._newest_checkpoint()
+        self.history = checkpoint.history
         self.saved = self.saved_epoch()
-        if start.tensors:
-            self._assign(start)
-        self.curves = can_draw()
-        if not self.curves and self.distribution.is_chief:
+        if checkpoint.tensors:
+            self._assign(checkpoint)
+        if not can_draw() and self.distribution.is_chief:
             print(
                 "Without matplotlib no curves are drawn. `pip install "
                 "'.[plot]'`, in a checkout of this library, installs it.",
                 file=sys.stderr,
             )
-        verbose = 1 if sys.stdout.isatty() else 2
-        if not self.distribution.is_chief:
-            verbose = 0
         with Interrupt(self.distribution.num_processes > 1) as interrupt:
             callbacks = OneTraining(
-                self._callbacks(start, interrupt),
+                self._callbacks(checkpoint, interrupt, sample),
                 add_history=True,
                 add_progbar=True,
                 model=model,
@@ -441,65 +327,72 @@ class TrainingRun(TrainingOptions):
             callbacks.begin()
             stop = self._replay(callbacks)
             if self.distribution.is_chief:
-                has_ended = stop or start.epoch >= self.num_epochs
+                has_ended = stop or checkpoint.epoch >= self.data.num_epochs
                 if not has_ended:
-                    self.folder.go_on(self.settings(), data)
-                self._announce(start, has_ended)
-            for epoch in range(start.epoch, self.num_epochs):
+                    self.folder.go_on(self.options.settings(), digests)
+                self._announce(checkpoint, has_ended)
+            for epoch in range(checkpoint.epoch, self.data.num_epochs):
                 if stop:
                     break
-                skip = start.batch if epoch == start.epoch else 0
-                callbacks.set_params(
-                    {
-                        "verbose": verbose,
-                        "epochs": self.num_epochs,
-                        "steps": self.num_batches - skip,
-                    }
-                )
-                model.fit(
-                    self.corpus.stretch(
-                        self.seed,
-                        epoch * self.num_batches + skip,
-                        self.num_batches - skip,
-                    ),
-                    validation_data=self.validation_data,
-                    initial_epoch=epoch,
-                    epochs=epoch + 1,
-                    callbacks=callbacks,
-                )
+                skip = checkpoint.batch if epoch == checkpoint.epoch else 0
+                self._fit_epoch(epoch, skip, callbacks)
                 stop = self._stops_early()
             callbacks.end()
         if stop and self.distribution.is_chief:
             print(
-                f"{self.monitor} has not improved for {self.patience} epochs.",
+                f"{self.options.monitor} has not improved for "
+                f"{self.options.patience} epochs.",
                 file=sys.stderr,
             )
 
-    def _announce(self, start, has_ended):
+    def _fit_epoch(self, epoch, skip, callbacks):
+        """Trains on the batches of an epoch behind the first `skip`."""
+        data = self.data
+        verbose = 0
+        if self.distribution.is_chief:
+            verbose = 1 if sys.stdout.isatty() else 2
+        steps = data.num_batches - skip
+        callbacks.set_params(
+            {"verbose": verbose, "epochs": data.num_epochs, "steps": steps}
+        )
+        self.translator.model.fit(
+            data.corpus.stretch(
+                self.options.seed, epoch * data.num_batches + skip, steps
+            ),
+            validation_data=data.validation,
+            initial_epoch=epoch,
+            epochs=epoch + 1,
+            callbacks=callbacks,
+        )
+
+    def _announce(self, checkpoint, has_ended):
         """Says where training is, on what, and if it is too short to learn."""
-        after = f"the training in {self.output} after epoch {start.epoch}"
+        options, data = self.options, self.data
+        after = (
+            f"the training in {options.output} after epoch {checkpoint.epoch}"
+        )
         if has_ended:
             print(f"Nothing is left of {after}.", file=sys.stderr)
             return
-        if start.tensors:
-            if start.batch:
-                after += f" and {counted(start.batch, 'batch', 'batches')}"
+        if checkpoint.tensors:
+            if checkpoint.batch:
+                after += f" and {counted(checkpoint.batch, 'batch', 'batches')}"
             print(f"Going on with {after}.", file=sys.stderr)
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
-        updates = self._num_updates()
-        if self.updates is not None or self.updates_per_epoch is not None:
-            epochs = counted(self.num_epochs, "epoch")
+        if options.updates is not None or options.updates_per_epoch is not None:
+            epochs = counted(data.num_epochs, "epoch")
             print(
-                f"{updates:,} updates in {epochs} of {self.num_batches:,} "
-                "batches.",
+                f"{data.num_updates:,} updates in {epochs} of "
+                f"{data.num_batches:,} batches.",
                 file=sys.stderr,
             )
-        if updates < self.warmup_steps:
+        if data.num_updates < options.warmup_steps:
+            updates = counted(data.num_updates, "update")
+            longer = "epochs" if options.updates is None else "updates"
             print(
-                f"Training ends after {counted(updates, 'update')}, before "
-                "the learning rate peaks, after "
-                f"{self.warmup_steps:,}. Pass fewer `--warmup-steps`, or more "
-                f"`--{'epochs' if self.updates is None else 'updates'}`.",
+                f"Training ends after {updates}, before the learning rate "
+                f"peaks, after {options.warmup_steps:,}. Pass fewer "
+                f"`--warmup-steps`, or more `--{longer}`.",
                 file=sys.stderr,
             )
 
@@ -523,38 +416,38 @@ class TrainingRun(TrainingOptions):
             # A process that is killed while it writes the first leaves one.
             if not newest.tensors and self.folder.epochs_logged() > 1:
                 raise ValueError(
-                    f"The checkpoints of the training in {self.output} are "
-                    "missing. Put them back, or pass `--overwrite` to start "
-                    "anew."
+                    "The checkpoints of the training in "
+                    f"{self.folder.output} are missing. Put them back, or pass "
+                    "`--overwrite` to start anew."
                 )
             return dataclasses.replace(newest, tensors={})
 
-        start = self.distribution.by_chief(read)
-        start.tensors.update(
+        checkpoint = self.distribution.by_chief(read)
+        checkpoint.tensors.update(
             self.distribution.arrays_by_chief(lambda: newest.tensors)
         )
-        return start
+        return checkpoint
 
-    def _assign(self, start):
+    def _assign(self, checkpoint):
         model = self.translator.model
-        start.assign(model, self.averaging)
-        if start.batch:
+        checkpoint.assign(model, self.averaging)
+        if checkpoint.batch:
             # Makes the metrics, so that their state can be put back.
-            batch = next(self.corpus.stretch(0, 0, 1).as_numpy_iterator())
+            batch = next(self.data.corpus.stretch(0, 0, 1).as_numpy_iterator())
             model.test_on_batch(*batch)
 
-    def _callbacks(self, start, interrupt):
+    def _callbacks(self, checkpoint, interrupt, sample):
         """In this order: later ones see the weights and logs of earlier."""
         callbacks = [self.averaging] if self.averaging else []
-        bleu = self.scores_bleu()
+        bleu = self.options.scores_bleu()
         is_chief = self.distribution.is_chief
         if bleu:
             callbacks.append(
                 BleuCallback(
                     self.translator,
-                    *self.validation_lines,
+                    *self.data.validation_lines,
                     samples=int(is_chief),
-                    tokenize=self.tokenize or "13a",
+                    tokenize=self.options.tokenize or "13a",
                     log_dir=(
                         self.folder.path("tensorboard", "validation")
                         if is_chief
@@ -562,16 +455,16 @@ class TrainingRun(TrainingOptions):
                     ),
                 )
             )
-        callbacks.append(Report(self, None if bleu else self.sample))
-        if self.patience:
+        callbacks.append(Report(self, None if bleu else sample))
+        if self.options.patience:
             callbacks.append(
                 keras.callbacks.EarlyStopping(
-                    self.monitor,
-                    patience=self.patience,
-                    mode="max" if self.monitor == "val_bleu" else "min",
+                    self.options.monitor,
+                    patience=self.options.patience,
+                    mode="max" if self.options.monitor == "val_bleu" else "min",
                 )
             )
-        callbacks.append(Checkpoints(self, start, interrupt))
+        callbacks.append(Checkpoints(self, checkpoint, interrupt))
         return callbacks
 
     def _replay(self, callbacks):
@@ -581,14 +474,22 @@ class TrainingRun(TrainingOptions):
         for callback in callbacks.callbacks:
             if isinstance(callback, keras.callbacks.EarlyStopping):
                 for row in self.history:
-                    if self.monitor in row:
+                    if self.options.monitor in row:
                         # Where it went on, with more patience, it goes on.
                         model.stop_training = False
                         callback.on_epoch_end(row["epoch"], row)
         return model.stop_training
 
 
-def _fingerprint(path):
+def choose_sample(translator: Translator, path) -> str | None:
+    """The first line of a file that is neither empty nor too long."""
+    limit = longest_source(translator.model)
+    encode = translator.tokenizer.encode
+    lines = lines_of(path)
+    return next((x for x in lines if 0 < len(encode(x)) < limit), None)
+
+
+def _digest(path):
     path = check_file(path)
     if not os.path.isfile(path):
         raise ValueError(

@@ -1,11 +1,16 @@
 """What a training starts with: a new model, or that of a translator."""
 
 import dataclasses
+import signal
 
 import keras
 
+from keras_transformer.process import signals_handled
 from keras_transformer.search import Search
 from keras_transformer.text import Tokenizer
+from keras_transformer.training_run.options import SIZES
+from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.translator_folder import make_anew
@@ -86,3 +91,48 @@ class Start:
         if self.search is None:
             return None
         return make_anew(Search, self.search, self.origin)
+
+
+def model_options(options: TrainingOptions) -> dict:
+    """The arguments of a new model, but for the vocabularies."""
+    chosen = {name: getattr(options, name) for name in SIZES}
+    return {
+        **PRESETS[options.preset],
+        "normalize_first": options.normalize_first,
+        **{name: x for name, x in chosen.items() if x is not None},
+    }
+
+
+def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
+    """The vocabulary of a new model, or one of each side.
+
+    Args:
+        options: Say how to learn it, or where it is.
+        source: Path of the text to learn it from.
+        target: Path of its translation.
+    """
+    if options.tokenizer:
+        return [
+            Tokenizer.from_sentencepiece(path)
+            for path in (options.tokenizer, options.target_tokenizer)
+            if path
+        ]
+    texts = [[source, target]]
+    if options.separate_vocabularies:
+        texts = [[source], [target]]
+    coverage = options.character_coverage
+    symbols = options.symbols
+    # SentencePiece would let Ctrl-C wait, and nothing is written yet.
+    with signals_handled(signal.SIG_DFL, signal.SIGINT):
+        return [
+            Tokenizer.train(
+                text,
+                vocabulary_size=options.vocabulary_size,
+                model_type=options.model_type,
+                character_coverage=1.0 if coverage is None else coverage,
+                byte_fallback=options.byte_fallback,
+                split_digits=options.split_digits,
+                symbols=symbols.split(",") if symbols else (),
+            )
+            for text in texts
+        ]

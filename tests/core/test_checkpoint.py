@@ -134,9 +134,23 @@ def test_checkpoint_of_another_optimizer_is_refused():
     model.optimizer.build(model.trainable_variables)
     checkpoint = kt.Checkpoint.of(model, 1)
     model.compile("adam", "mse", **COMPILE)
-    message = "as many optimizer states as the model. Received: 2, where the"
+    message = "Received: a checkpoint of SGD, a model with Adam"
     with pytest.raises(ValueError, match=message):
         checkpoint.assign(model)
+
+
+def test_states_of_other_shapes_are_refused_before_any_is_assigned():
+    model = make_model()
+    checkpoint = kt.Checkpoint.of(model, 1)
+    other = make_model()
+    other.set_weights([x + 1.0 for x in other.get_weights()])
+    before = other.get_weights()
+    last = len(model.optimizer.variables) - 1
+    checkpoint.tensors[f"optimizer/{last}"] = np.zeros((7,), "float32")
+    with pytest.raises(ValueError, match=r"of shape \(7,\), the model's adam"):
+        checkpoint.assign(other)
+    for found, expected in zip(other.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_model_must_be_built_and_compiled():

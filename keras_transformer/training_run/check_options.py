@@ -1,0 +1,175 @@
+"""What a training cannot be told, alone or together."""
+
+import os
+
+import keras
+
+from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
+from keras_transformer.checks import check_share
+from keras_transformer.decoder import Decoder
+from keras_transformer.text.bleu import bleu_metric
+from keras_transformer.text.dataset import check_budget
+from keras_transformer.training_run.distribution import check_distribution
+from keras_transformer.training_run.options import OF_A_START
+from keras_transformer.training_run.options import OF_LEARNING
+from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.start import model_options
+from keras_transformer.transformer import PRESETS
+
+
+def check_options(options: TrainingOptions, has_validation: bool):
+    """Raises `TypeError` or `ValueError` for what is out of range.
+
+    Args:
+        options: What a training is told.
+        has_validation: Whether there is validation text.
+    """
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "jax"):
+        raise ValueError(
+            "Training needs Keras on TensorFlow or JAX. Received: "
+            f"KERAS_BACKEND={backend}."
+        )
+    if options.deterministic and backend != "tensorflow":
+        raise ValueError(
+            "`deterministic` needs the TensorFlow backend. Received: "
+            f"deterministic=True with {backend}."
+        )
+    check_distribution(options.distribute)
+    _check_numbers(options)
+    _check_average(options)
+    _check_start(options)
+    _check_tokenizers(options)
+    _check_validation(options, has_validation)
+
+
+def _check_numbers(options):
+    if options.epochs is not None and options.updates is not None:
+        raise ValueError(
+            "Give `epochs` or `updates`, not both. Received: "
+            f"epochs={options.epochs}, updates={options.updates}."
+        )
+    lengths = {
+        "epochs": options.epochs,
+        "updates": options.updates,
+        "updates_per_epoch": options.updates_per_epoch,
+    }
+    check_positive(
+        **{name: x for name, x in lengths.items() if x is not None},
+        accumulate=options.accumulate,
+        warmup_steps=options.warmup_steps,
+    )
+    check_not_negative(
+        average_last=options.average_last,
+        average_every=options.average_every,
+        patience=options.patience,
+        save_every=options.save_every,
+        seed=options.seed,
+    )
+    if options.seed >= 2**32:
+        raise ValueError(
+            f"`seed` must be less than 2^32. Received: seed={options.seed}."
+        )
+    check_share(
+        average_decay=options.average_decay,
+        dropout=options.dropout or 0.0,
+        label_smoothing=options.label_smoothing,
+        attention_dropout=options.attention_dropout or 0.0,
+    )
+    check_budget(options.tokens_per_batch, options.max_length)
+    check_choice((None, "cosine"), decay=options.decay)
+    check_choice(("adam", "muon"), optimizer=options.optimizer)
+    if options.learning_rate is not None:
+        check_positive_number(learning_rate=options.learning_rate)
+    if options.clip_norm:
+        check_positive_number(clip_norm=options.clip_norm)
+
+
+def _check_average(options):
+    has_average = options.average_last or options.average_decay
+    if options.average_last and options.average_decay:
+        raise ValueError(
+            "Give `average_last` or `average_decay`, not both. Received: "
+            f"average_last={options.average_last}, "
+            f"average_decay={options.average_decay}."
+        )
+    if options.average_every and not has_average:
+        raise ValueError(
+            "`average_every` needs `average_last` or `average_decay`. "
+            f"Received: average_every={options.average_every}."
+        )
+
+
+def _check_start(options):
+    if not options.start_from:
+        check_choice(tuple(PRESETS), preset=options.preset)
+        # TensorFlow would begin to compute, for the seeds of dropout, and
+        # take no other number of threads.
+        model = {**model_options(options), "dropout": 0.0}
+        number = model.pop("num_decoder_layers", 1)
+        Decoder(**model)  # not built: raises before text is read
+        check_positive(num_decoder_layers=number)
+        return
+    _check_left_out(
+        options,
+        OF_A_START,
+        "start_from",
+        "whose model and vocabulary training has",
+    )
+    if os.path.realpath(options.start_from) == os.path.realpath(options.output):
+        raise ValueError(
+            "`start_from` must be another folder than `output`. Received: "
+            f"{options.start_from} for both."
+        )
+
+
+def _check_tokenizers(options):
+    if options.tokenizer:
+        _check_left_out(
+            options, OF_LEARNING, "tokenizer", "which is not learned"
+        )
+    elif options.target_tokenizer:
+        raise ValueError(
+            "`target_tokenizer` needs `tokenizer`, that of the source. "
+            f"Received: target_tokenizer={options.target_tokenizer}."
+        )
+
+
+def _check_left_out(options, names, other, reason):
+    for name in names:
+        value = getattr(options, name)
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be left out with `{other}`, {reason}. "
+                f"Received: {name}={value}, {other}="
+                f"{getattr(options, other)}."
+            )
+
+
+def _check_validation(options, has_validation):
+    check_choice(
+        ("val_loss", "val_perplexity", "val_bleu"), monitor=options.monitor
+    )
+    goes_by = options.patience or options.keep_best
+    if options.monitor != "val_loss" and not goes_by:
+        raise ValueError(
+            "`monitor` needs `patience` or `keep_best`, which go by it. "
+            f"Received: monitor={options.monitor}, and neither."
+        )
+    if options.tokenize is not None:
+        bleu_metric(lowercase=False, tokenize=options.tokenize)
+        if not options.scores_bleu():
+            raise ValueError(
+                "`tokenize` needs `bleu`, whose score it changes. "
+                f"Received: tokenize={options.tokenize}, bleu=False."
+            )
+    for name in ("bleu", "patience", "keep_best"):
+        value = getattr(options, name)
+        if value and not has_validation:
+            raise ValueError(
+                f"`{name}` needs `validation`. Received: {name}={value}, "
+                "and no validation text."
+            )
