@@ -117,9 +117,9 @@ class Checkpoint:
             for name, array in named_weights(model).items():
                 tensors[f"weights/{name}"] = array
         for group, variables in _states(model).items():
-            for index, variable in enumerate(variables):
+            for name, variable in variables.items():
                 array = np.asarray(ops.convert_to_numpy(variable))
-                tensors[f"{group}/{index}"] = array
+                tensors[f"{group}/{name}"] = array
         return cls(epoch, batch, list(history), tensors, _optimizer_of(model))
 
     def assign(self, model, averaging=None):
@@ -274,27 +274,29 @@ class Checkpoint:
         }
 
     def _check_states(self, model, group):
+        """Raises `ValueError` unless the states are those of the model."""
         variables = _states(model)[group]
         arrays = self._group(group)
-        if len(variables) != len(arrays):
-            raise ValueError(
-                f"The checkpoint must have as many {group} states as the "
-                f"model. Received: {len(arrays)}, where the model has "
-                f"{len(variables)}."
-            )
-        for index, variable in enumerate(variables):
-            shape = arrays[str(index)].shape
-            if shape != tuple(variable.shape):
+        for name, variable in variables.items():
+            shape = tuple(variable.shape)
+            found = arrays[name].shape if name in arrays else None
+            if found != shape:
                 raise ValueError(
-                    f"The checkpoint must have the {group} states of the "
-                    f"model. Received: number {index} of shape {shape}, the "
-                    f"model's {variable.path} has {tuple(variable.shape)}."
+                    f"The {group} states in the checkpoint must be those of "
+                    f"the model. Received: {name} of shape {found}, the model "
+                    f"has {shape}."
                 )
+        if len(arrays) > len(variables):
+            strange = min(arrays.keys() - variables.keys())
+            raise ValueError(
+                f"The {group} states in the checkpoint must be those of the "
+                f"model. Received: {strange}, which the model has not."
+            )
 
     def _assign_states(self, model, group):
         arrays = self._group(group)
-        for index, variable in enumerate(_states(model)[group]):
-            variable.assign(arrays[str(index)])
+        for name, variable in _states(model)[group].items():
+            variable.assign(arrays[name])
 
 
 def _whole(folder):
@@ -328,19 +330,33 @@ def _prepare(model):
     hold_weights(model)
 
 
-def _states(model):
-    """The variables of a model that are no weights, by what they are of."""
+def _states(model) -> dict[str, dict]:
+    """The variables of a model that are no weights, by group and name.
+
+    Those of an optimizer are named after what they are of: where another keeps
+    as many of the same shapes, they are not its own.
+    """
     weights = {id(weight) for weight in model.weights}
+    # The seeds of dropout, which Keras has beside frozen weights.
+    seeds = [
+        variable
+        for variable in model.non_trainable_variables
+        if id(variable) not in weights
+    ]
+    of_model = f"{model.path}/".replace("/", "_")
+    states = {}
+    for index, variable in enumerate(model.optimizer.variables):
+        name = variable.path.split("/", 1)[-1].removeprefix(of_model)
+        states[f"{index}-{name}"] = variable
     return {
-        "optimizer": model.optimizer.variables,
-        # The seeds of dropout, which Keras has beside frozen weights.
-        "random": [
-            variable
-            for variable in model.non_trainable_variables
-            if id(variable) not in weights
-        ],
-        "metrics": model.metrics_variables,
+        "optimizer": states,
+        "random": _numbered(seeds),
+        "metrics": _numbered(model.metrics_variables),
     }
+
+
+def _numbered(variables):
+    return {str(index): variable for index, variable in enumerate(variables)}
 
 
 def _optimizer_of(model):
