@@ -100,7 +100,11 @@ def new_folder(path, check: Callable):
         if os.path.exists(path):
             old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
             kept = os.path.join(old, name)
-            os.rename(path, kept)
+            try:
+                os.rename(path, kept)
+            except BaseException:
+                os.rmdir(old)
+                raise
             try:
                 os.rename(partial, path)
             except BaseException:
@@ -176,9 +180,14 @@ def fingerprint(path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def is_address(path) -> bool:
+    """Whether the path is an address, such as `gs://`."""
+    return bool(ADDRESS.match(os.fsdecode(path)))
+
+
 def check_local(path):
     """Raises `ValueError` if the path is an address, such as `gs://`."""
-    if ADDRESS.match(os.fsdecode(path)):
+    if is_address(path):
         raise ValueError(
             "A place to write must be a path of this machine's file system. "
             f"Received: {os.fspath(path)!r}."

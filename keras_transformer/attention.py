@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_sizes
 from keras_transformer.dense import Dense
@@ -106,7 +107,7 @@ class MultiHeadAttention(Layer):
         pair of it and the float32 weights of shape `(B, N, T, S)`.
 
     Raises:
-        TypeError: If a size is no integer, a share no number, or a mask no
+        TypeError: If a size is not an integer, a share no number, or a mask no
             tensor.
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
@@ -193,6 +194,9 @@ class MultiHeadAttention(Layer):
         for name, x in (("value", value), ("key", key)):
             if x is not None:
                 check_axes(name, x, (3,), "(B, S, D)")
+                check_sizes(name, x.shape[:1], query.shape[:1])
+        if key is not None:
+            check_same_sizes("key", key.shape[:2], value.shape[:2])
         for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
             if mask is not None:
                 check_padding_mask(name, mask)

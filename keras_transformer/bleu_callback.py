@@ -4,6 +4,8 @@ import math
 
 import keras
 
+from keras_transformer.atomic import check_folder_to_write
+from keras_transformer.atomic import is_address
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
@@ -43,7 +45,8 @@ class BleuCallback(keras.callbacks.Callback):
         tokenize: sacreBLEU's tokenizer.
 
     Raises:
-        TypeError: If `translator` is none, or a text is no string.
+        OSError: If nothing may be written in `log_dir`.
+        TypeError: If `translator` is none, or a text is not a string.
         ValueError: If there are not as many references as sources, or none; a
             number is out of range; or `fit` trains another model.
 
@@ -85,7 +88,11 @@ class BleuCallback(keras.callbacks.Callback):
         self.references = references
         self.every = every
         self.samples = samples
-        self.log = None if log_dir is None else EventLog(log_dir)
+        self.log = None
+        if log_dir is not None:
+            if not is_address(log_dir):  # as TensorFlow writes to
+                check_folder_to_write(log_dir)
+            self.log = EventLog(log_dir)
         self.lowercase = lowercase
         self.tokenize = tokenize
 

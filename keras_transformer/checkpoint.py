@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 from keras import ops
 
+from keras_transformer.atomic import check_local
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
@@ -99,7 +100,7 @@ class Checkpoint:
             A checkpoint, with copies or views that training does not change.
 
         Raises:
-            TypeError: If `epoch` or `batch` is no integer.
+            TypeError: If `epoch` or `batch` is not an integer.
             ValueError: If one is negative, the model is not built and
                 compiled, or two of its weights have the same path.
         """
@@ -230,8 +231,16 @@ class Checkpoint:
             The checkpoint.
 
         Raises:
-            ValueError: If there are checkpoints, and all are damaged.
+            NotADirectoryError: If something else is there.
+            ValueError: If there are checkpoints, and all are damaged; or the
+                folder is an address, such as `gs://`.
         """
+        check_local(folder)
+        if os.path.exists(folder) and not os.path.isdir(folder):
+            raise NotADirectoryError(
+                f"Checkpoints must be in a folder. Received: {folder!r}, "
+                "something else."
+            )
         damaged = {}
         for name in reversed(_whole(folder)):
             path = os.path.join(folder, name)

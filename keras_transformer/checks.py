@@ -136,6 +136,23 @@ def check_sizes(name: str, shape, wanted):
         )
 
 
+def check_same_sizes(name: str, shape, wanted):
+    """Raises unless `shape` is as wanted, in all sizes that are known."""
+    try:
+        shape, wanted = tuple(shape), tuple(wanted)
+    except ValueError:  # TensorFlow does not know how many axes there are
+        return
+    fits = len(shape) == len(wanted) and all(
+        None in sizes or len({*sizes}) == 1
+        for sizes in zip(shape, wanted, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"`{name}` must have shape {wanted}. Received: {name}.shape="
+            f"{shape}."
+        )
+
+
 def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
     """Returns `ids` as an int32 array of shape `(B, T)`, or raises.
 
@@ -215,8 +232,8 @@ def check_texts(name: str, texts) -> list[str]:
         texts, Iterable
     ):
         raise TypeError(
-            f"`{name}` must be a sequence of strings. Received: {texts!r} of "
-            f"type {type(texts).__name__}."
+            f"`{name}` must be a sequence of strings. Received: {name} of type "
+            f"{type(texts).__name__}."
         )
     texts = list(texts)
     for text in texts:

@@ -68,7 +68,7 @@ class DecoderLayer(Layer):
         pair of it and float32 weights of shape `(B, N, T, S)`.
 
     Raises:
-        TypeError: If a size is no integer, a share no number, or a mask no
+        TypeError: If a size is not an integer, a share no number, or a mask no
             tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
@@ -417,7 +417,7 @@ class Decoder(Layer):
         """Makes room for keys and values of `L` = `max_length` positions.
 
         Returns:
-            A list of pairs, one a layer, of zeros: keys `(B, N, L W, H)` for
+            A list of pairs, one per layer, of zeros: keys `(B, N, L W, H)` for
             `W` = `width` hypotheses of each sentence, values alike.
         """
 
@@ -461,9 +461,9 @@ class Decoder(Layer):
             ancestry: Int32 tensor `(B, W, L)` or longer, in which slot each
                 hypothesis is at each position. Not needed for one slot.
             past: Keys and values of the positions before those of `cache`,
-                which are only read: those of one position that nobody sees, as
-                from `start_cache`, so that it is never empty, and what the
-                cache had. By default the cache has all.
+                which are only read. The first is of a position that is never
+                visible, as `start_cache` gives it, so that the tensors are
+                never empty. By default the cache has all positions.
 
         Returns:
             Float tensor of shape `(B, W, D)` and the cache for the next step.

@@ -12,13 +12,13 @@ BITS = 16  # of a random number: shares are rounded to 1 / 65,536
 class Dropout(keras.layers.Dropout):
     """Drops entries in training and scales the others up.
 
-    As `keras.layers.Dropout` on JAX, whose random integers take twice their
-    bits, with a `noise_shape`, and where the last axis is odd or unknown.
-    Otherwise, on TensorFlow, a random number of 32 bits is for two entries,
-    where Keras draws one for each: on a processor the random numbers are most
-    of what dropout costs. The share is rounded to a multiple of `2^-16`, and
-    what is kept scaled by the inverse of what that keeps; each device of a
-    `tf.distribute` strategy drops other entries.
+    On TensorFlow one random number of 32 bits decides two entries, where Keras
+    draws one for each: on a processor the random numbers are most of what
+    dropout costs. With a `noise_shape`, where the last axis is odd or unknown,
+    and on JAX, whose random integers take twice their bits, it is
+    `keras.layers.Dropout` unchanged. The share is rounded to a multiple of
+    `2^-16`, and what is kept scaled by the inverse of what that keeps; each
+    device of a `tf.distribute` strategy drops other entries.
 
     Args:
         rate: Share to drop, in `[0, 1)`.

@@ -56,7 +56,7 @@ class EncoderLayer(Layer):
         Float tensor of shape `(B, S, D)`.
 
     Raises:
-        TypeError: If a size is no integer, a share no number, or a mask no
+        TypeError: If a size is not an integer, a share no number, or a mask no
             tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number

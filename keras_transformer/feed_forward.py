@@ -35,7 +35,7 @@ class FeedForward(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        TypeError: If a size is no integer, or a share no number.
+        TypeError: If a size is not an integer, or a share no number.
         ValueError: If a size is not positive, `dropout` not in `[0, 1)`,
             `activation` is `"glu"`, which halves its input, or `inputs` are
             not `D` wide.

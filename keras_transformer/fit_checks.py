@@ -41,6 +41,11 @@ def check_training_data(model, x, y=None):
                 "Pass its `to_tensor()`."
             )
         ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
+        if not len(ids):
+            raise ValueError(
+                f"`{name}` must have a row at least. Received: {name}.shape="
+                f"{ids.shape}."
+            )
         check_length(name, ids, model.max_length)
         shapes[name] = ids.shape
     if y is not None:

@@ -6,8 +6,8 @@ import keras
 class Freezable:
     """Remembers which of its parts are frozen or not, for Keras layers.
 
-    Keras tells the parts of a layer when `trainable` is set, and saves it of
-    the layer alone: what is loaded has made its parts anew.
+    Setting `trainable` reaches the parts of a layer, but Keras saves only the
+    flag of the layer itself, and what is loaded has made its parts anew.
 
     Args:
         frozen: Names of parts that are frozen where what they are in is not,

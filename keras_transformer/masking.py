@@ -21,16 +21,20 @@ def token_weights(labels, sample_weight=None):
 
 
 def spread_over_tokens(sample_weight, labels):
-    """Gives weights `(B, T)`, of sentences `(B,)` to each of their tokens.
+    """Broadcasts weights of sentences `(B,)` to their tokens, `(B, T)`.
 
     Raises:
-        ValueError: If there are as many weights as of neither.
+        ValueError: If their shape is neither `(B,)` nor `(B, T)`, where a size
+            may be 1.
     """
     labels = ops.convert_to_tensor(labels)
     weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
     check_sizes("sample_weight", weights.shape, labels.shape)
-    if _num_axes(weights) in (1, None):  # `(B, T)` stays so
-        weights = ops.reshape(weights, (ops.shape(labels)[0], -1))
+    num_axes = _num_axes(weights)
+    if num_axes in (1, None):  # `(B, T)` stays so
+        is_one = num_axes == 1 and weights.shape[0] == 1
+        rows = 1 if is_one else ops.shape(labels)[0]
+        weights = ops.reshape(weights, (rows, -1))
     return ops.broadcast_to(weights, ops.shape(labels))
 
 
@@ -65,7 +69,7 @@ def combine_masks(attention_mask=None, causal_mask=None, **padding_masks):
         Bool tensor that broadcasts to `(B, T, S)`, `None` without any mask.
 
     Raises:
-        TypeError: If a mask is no tensor.
+        TypeError: If a mask is not a tensor.
         ValueError: If a mask has another number of axes.
     """
     masks = [] if causal_mask is None else [causal_mask]

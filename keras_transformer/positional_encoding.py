@@ -58,8 +58,8 @@ class SinusoidalPositionalEncoding(Layer):
 
     Section 3.5 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762).
     Computed in float32 under every dtype policy and cast once, after the sum:
-    in bfloat16 a position past 256 would not even be a whole number. No
-    length limit, no weights. A mask on the input passes through unchanged.
+    in bfloat16 neighbouring positions past 256 would round to the same number.
+    No length limit, no weights. A mask on the input passes through unchanged.
 
     Args:
         layout: `"interleaved"` as in the paper, sine and cosine by turns, or
@@ -75,9 +75,9 @@ class SinusoidalPositionalEncoding(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        TypeError: If `start_position` is no integer, nor a tensor of them.
+        TypeError: If `start_position` is not an integer, nor a tensor of them.
         ValueError: If `layout` is not one of the two, or `start_position` a
-            negative integer.
+            negative integer, or a tensor with axes.
 
     Example:
     >>> layer = SinusoidalPositionalEncoding()
@@ -124,15 +124,16 @@ class LearnedPositionalEncoding(Layer):
         inputs: Float tensor of shape `(B, T, D)`, `T` at most `max_length`.
         start_position: Position of the first token, in tokens from 0; an
             integer or a scalar int32 tensor. A tensor past the end repeats
-            the last vectors.
+            the last vector.
 
     Returns:
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        TypeError: If a size, or `start_position`, is no integer.
+        TypeError: If a size, or `start_position`, is not an integer.
         ValueError: If a size is not positive, `inputs` not `D` wide, or
-            longer than `max_length`. A graph of TensorFlow made for any
+            longer than `max_length`, or `start_position` as for
+            `SinusoidalPositionalEncoding`. A graph of TensorFlow made for any
             length raises its `InvalidArgumentError` when it runs on a CPU.
 
     Example:
@@ -192,6 +193,11 @@ class LearnedPositionalEncoding(Layer):
 def _check_start(start_position) -> bool:
     """Whether it is known; raises unless it can be a position."""
     if are_ids(start_position):
+        if len(start_position.shape) > 0:
+            raise ValueError(
+                "`start_position` must be one for all rows, a scalar. Received:"
+                f" start_position.shape={tuple(start_position.shape)}."
+            )
         return False  # a tensor, of which a graph knows no value
     check_not_negative(start_position=start_position)
     return True

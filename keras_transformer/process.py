@@ -60,7 +60,7 @@ def num_cores() -> int:
 
 
 def open_closed_streams():
-    """Opens what the shell has closed, as by `<&-`, to read and say nothing."""
+    """Opens streams that the shell has closed, as by `<&-`, on `/dev/null`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             # In this order, each takes the number of its stream.

@@ -82,8 +82,8 @@ class Transformer(Freezable, keras.Model):
     at once.
 
     A subclass that computes otherwise overrides `encode` or `project`, which
-    `generate` and the exports to SavedModel and LiteRT call as well. They do
-    not call `call`, as `score` does. CTranslate2 computes this class alone.
+    `generate` and the exports to SavedModel and LiteRT call as well. They never
+    call `call`; `score` does. CTranslate2 computes this class alone.
 
     Args:
         vocabulary_size: Number `V` of target tokens, of source tokens too.
@@ -461,7 +461,7 @@ class Transformer(Freezable, keras.Model):
             inputs: As for the model itself.
 
         Returns:
-            A list of float32 weights of shape `(B, N, T, S)`, one a layer.
+            A list of float32 weights of shape `(B, N, T, S)`, one per layer.
             Each row sums to 1 over `S`.
         """
         check_keys("inputs", inputs)
@@ -687,8 +687,8 @@ class Transformer(Freezable, keras.Model):
         of another shape than the targets, are a `ValueError`. In a later
         batch, or a dataset that `tf.distribute` has distributed, TensorFlow
         finds such an id on a CPU; compiled with XLA or on another device,
-        nothing does. The look begins a dataset once more than training does:
-        what it reads must not be used up by that.
+        nothing does. The look iterates a dataset one time more than training
+        does, so that what it reads must be readable again.
 
         On a few cores the operations of a small model are faster undivided.
         After `tf.config.threading.set_intra_op_parallelism_threads(1)`, at the

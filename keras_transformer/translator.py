@@ -212,7 +212,7 @@ class Translator:
             text is empty: 0 if so, and negative infinity if not.
 
         Raises:
-            TypeError: If one is no sequence of strings.
+            TypeError: If one is not a sequence of strings.
             ValueError: If there are not as many of the one as of the other, or
                 one is longer than the model's `max_length`, 4,096 tokens
                 where it has none.
@@ -244,7 +244,7 @@ class Translator:
             their `weights` `(T, S)`; it has `links()` and can `draw(path)`.
 
         Raises:
-            TypeError: If one is no sequence of strings.
+            TypeError: If one is not a sequence of strings.
             ValueError: As for `score`, or if there is no such layer.
 
         Example:
@@ -340,7 +340,7 @@ class Translator:
             FileExistsError: If the folder is not empty, unless `overwrite`.
             OSError: If nothing may be written there, or a file is.
             ValueError: If the model is quantised, has LoRA or an activation
-                that is not registered, or a weight is no finite number; if
+                that is not registered, or a weight is not a finite number; if
                 the class of model or search is not registered; or if `path`
                 is an address, such as `gs://`.
         """
@@ -428,8 +428,8 @@ class Translator:
                 is a SavedModel and `overwrite`.
             OSError: If no folder may be made there.
             RuntimeError: If Keras does not run on TensorFlow.
-            ValueError: If a weight is no finite number, or TensorFlow could not
-                read a folder of that name.
+            ValueError: If a weight is not a finite number, or TensorFlow could
+                not read a folder of that name.
         """
         from keras_transformer.serving.saved_model import export_saved_model
 
@@ -497,7 +497,7 @@ class Translator:
             FileExistsError: If there is such a file, unless `overwrite`.
             OSError: If no file may be written there.
             RuntimeError: If Keras does not run on TensorFlow.
-            TypeError: If `source_length` is no integer.
+            TypeError: If `source_length` is not an integer.
             ValueError: If there is no such quantization, `source_length` is
                 less than 1 or more than the model takes, `text` is asked for
                 with tokenizers that LiteRT cannot run, or a weight is no finite
@@ -549,7 +549,7 @@ class Translator:
             ValueError: If CTranslate2 has no such model: for an activation that
                 it does not compute, heads of another size than `hidden_dim /
                 num_heads`, or tokenizers that differ in their special pieces;
-                or if a weight is no finite number.
+                or if a weight is not a finite number.
 
         Example:
         >>> import tempfile, ctranslate2, sentencepiece

@@ -34,7 +34,7 @@ def named_weights(model) -> dict[str, np.ndarray]:
 
 
 def check_finite_weights(weights):
-    """Raises `ValueError` if a weight holds what is no number, or infinity.
+    """Raises `ValueError` if a weight holds what is not a number, or infinity.
 
     Args:
         weights: Pairs of a name and an array.

@@ -197,6 +197,15 @@ def test_a_tokenizer_that_is_none_is_found_before_training(translator):
         kt.BleuCallback(translator, ["cat"], ["Katze"], tokenize="v13a")
 
 
+def test_a_log_that_cannot_be_written_is_found_before_training(
+    translator, tmp_path
+):
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(NotADirectoryError, match="is a file, not a folder"):
+        kt.BleuCallback(translator, LINES, LINES, log_dir=path)
+
+
 def test_another_model_is_refused(translator, tokenizer):
     other = kt.Translator(
         kt.Transformer(tokenizer.vocabulary_size, **SIZES), tokenizer

@@ -1308,7 +1308,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"updates_per_epoch": 0}, "`updates_per_epoch` must be at least 1"),
         ({"save_every": -1}, "`save_every` must not be negative"),
         ({"average_every": 5}, "`average_every` needs `average_last` or"),
-        ({"clip_norm": -1.0}, "`clip_norm` must be greater than 0"),
+        ({"clip_norm": -1.0}, "`clip_norm` must not be negative"),
         ({"average_last": 2, "average_decay": 0.9}, "Give `average_last` or"),
         ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),
         ({"seed": 2**32}, r"`seed` must be less than 2\^32"),

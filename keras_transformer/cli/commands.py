@@ -230,7 +230,7 @@ def score(
     ] = False,
     dtype: Dtype = None,
 ):
-    """Say how probable given translations are, a line a sentence.
+    """Say how probable given translations are, one line per sentence.
 
     Prints natural-logarithm probabilities, in nats: of the whole translation
     and, with --tokens, of each of its tokens.
@@ -281,10 +281,10 @@ def align(
 ):
     """Say what the pieces of translations look at in the source.
 
-    Prints a line a sentence: 0-0 2-1 where the first piece of the translation
-    looks at the first of the source most, and the second at the third, the
-    end token of the source aside. With --pieces, those of the source, those of
-    the translation, and then the links, with tabs between.
+    Prints one line per sentence: 0-0 2-1 where the first piece of the
+    translation looks at the first of the source most, and the second at the
+    third, the end token of the source aside. With --pieces, those of the
+    source, those of the translation, and then the links, with tabs between.
 
     \b
     Example:

@@ -92,7 +92,7 @@ def translate(
     *,
     search_options,
 ):
-    """Translate arguments, a file, or what is piped in; a line a sentence.
+    """Translate arguments, a file, or what is piped in; one line per sentence.
 
     Without --output, lines are written as they are done, some thousands at a
     time; what is typed, line by line. What is piped in is read to its end

@@ -112,8 +112,8 @@ class _Targets(NamedTuple):
     Attributes:
         token_ids: The tokens chosen last, `(B, W)`.
         done: Whether the target has ended, `(B, W)`.
-        exists: Whether there is a target, `(B, W)`: not a second one of an
-            empty source, nor one that constraints let neither go on nor end.
+        exists: Whether there is a target, `(B, W)`; `False` for all but the
+            first of an empty source, and where constraints left no token.
         target_ids: All tokens so far, `(B, W, T)`.
         token_scores: Their natural-logarithm probabilities, `(B, W, T)`; 0
             unless the problem needs them.

@@ -14,7 +14,7 @@ from keras_transformer.search.search import take_rows
 from keras_transformer.search.search import top_k
 from keras_transformer.slices import numbered
 
-# By a smaller temperature, which float32 rounds to 0, nothing can be divided.
+# float32 rounds anything smaller to 0, which nothing can be divided by.
 LEAST_TEMPERATURE = float(np.finfo("float32").tiny)
 
 

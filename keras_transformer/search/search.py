@@ -282,7 +282,7 @@ def log_normalizer(logits):
 
 
 def log_probabilities(logits, token_ids):
-    """Those of tokens `(B, T)`, by the logits `(B, T, V)` of their places."""
+    """Log-probabilities of tokens `(B, T)` under logits `(B, T, V)`."""
     return pick(logits, token_ids) - ops.squeeze(log_normalizer(logits), 2)
 
 

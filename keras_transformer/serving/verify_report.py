@@ -32,7 +32,7 @@ PARTS = {
 
 
 def show(reports, console):
-    """Prints a table, a column an export, and where each differs."""
+    """Prints a table with one column per export, and where each differs."""
     table = rich.table.Table(box=rich.box.SIMPLE)
     table.add_column()
     for report in reports:

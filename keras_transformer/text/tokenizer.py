@@ -141,7 +141,7 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: If a path is no file.
-            TypeError: If a symbol is no string.
+            TypeError: If a symbol is not a string.
             ValueError: If there is no text, the vocabulary is larger than the
                 text allows or too small for its characters, or text is not
                 UTF-8, or has no encoding; or a symbol is empty, has spaces in
@@ -257,7 +257,7 @@ class Tokenizer:
         of shape `(0, T)` has no rows.
 
         Raises:
-            TypeError: If an id is no integer.
+            TypeError: If an id is not an integer.
             ValueError: If an id is not in the vocabulary.
         """
         rows = list(ids)

@@ -48,7 +48,7 @@ class WeightAveraging(keras.callbacks.Callback):
             execution, at its end.
 
     Raises:
-        TypeError: If `last` or `every` is no integer, or `decay` no number.
+        TypeError: If `last` or `every` is not an integer, or `decay` no number.
         ValueError: If not exactly one of `last` and `decay` is given, or one
             is out of range.
 

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
-from keras_transformer.checks import check_sizes
 from keras_transformer.masking import spread_over_tokens
 from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
@@ -130,7 +130,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
         Float32 tensor `(B, T)`, in nats.
     """
     ids = ops.cast(ids, "int32")
-    check_sizes("y_true", ids.shape, logits.shape[:-1])
+    check_same_sizes("y_true", ids.shape, logits.shape[:-1])
     products = products_of(logits)
     if products is not None:
         return by_part(

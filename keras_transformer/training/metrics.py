@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_same_sizes
 from keras_transformer.masking import token_weights
 from keras_transformer.product import log_normalizers_of
 from keras_transformer.product import parts_of
@@ -50,6 +51,7 @@ class TokenAccuracy(_TokenMean):
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
         y_true = ops.cast(y_true, "int32")
+        check_same_sizes("y_true", y_true.shape, y_pred.shape[:-1])
         chosen = by_part(
             lambda logits: ops.cast(ops.argmax(logits, axis=-1), "int32"),
             parts_of(y_pred),
@@ -87,12 +89,13 @@ class Perplexity(_TokenMean):
 
     def update_state(self, y_true, y_pred, sample_weight=None):
         """Counts in labels `(B, T)` and logits `(B, T, V)`."""
+        y_true = ops.cast(y_true, "int32")
+        check_same_sizes("y_true", y_true.shape, y_pred.shape[:-1])
         log_normalizers = log_normalizers_of(y_pred)
         if log_normalizers is None:
             nats = smoothed_crossentropy(y_true, y_pred)
         else:
-            ids = ops.cast(y_true, "int32")
-            label_logits = by_part(pick, parts_of(y_pred), ids)
+            label_logits = by_part(pick, parts_of(y_pred), y_true)
             nats = log_normalizers - ops.cast(label_logits, "float32")
         self.add_tokens(nats, y_true, sample_weight)
 

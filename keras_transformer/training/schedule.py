@@ -38,7 +38,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             gradients; `Adam` of this package counts updates.
 
     Raises:
-        TypeError: If a size is no integer, or a rate no number.
+        TypeError: If a size is not an integer, or a rate no number.
         ValueError: If a size or a rate is not positive, not exactly one of
             `hidden_dim` and `peak_learning_rate` is given, or `total_steps`
             is not above `warmup_steps`.

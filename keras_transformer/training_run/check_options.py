@@ -5,6 +5,7 @@ import os
 import keras
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
@@ -84,8 +85,12 @@ def _check_numbers(options):
     check_choice(("adam", "muon"), optimizer=options.optimizer)
     if options.learning_rate is not None:
         check_positive_number(learning_rate=options.learning_rate)
-    if options.clip_norm:
-        check_positive_number(clip_norm=options.clip_norm)
+    check_finite(clip_norm=options.clip_norm)
+    if options.clip_norm < 0:
+        raise ValueError(
+            "`clip_norm` must not be negative; 0 is no limit. Received: "
+            f"clip_norm={options.clip_norm}."
+        )
 
 
 def _check_average(options):

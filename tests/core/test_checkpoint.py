@@ -173,6 +173,15 @@ def test_states_of_other_shapes_are_refused():
         checkpoint.assign(model)
 
 
+def test_checkpoints_are_in_a_folder(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(NotADirectoryError, match="must be in a folder"):
+        kt.Checkpoint.newest(path)
+    with pytest.raises(ValueError, match="must be a path of this machine's"):
+        kt.Checkpoint.newest("gs://bucket/checkpoints")
+
+
 def test_a_model_must_be_built_and_compiled():
     model = keras.Sequential([keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="built=False, compiled=False. A mod"):

@@ -817,3 +817,50 @@ def test_files_must_exist(tmp_path):
         check_file(path)
     path.write_text("")
     assert check_file(path) == str(path)
+
+
+def test_one_start_position_is_for_all_rows():
+    x = ops.zeros((2, 2, 8))
+    for layer in (
+        kt.SinusoidalPositionalEncoding(),
+        kt.LearnedPositionalEncoding(16, 8),
+    ):
+        with pytest.raises(ValueError, match="`start_position` must be one"):
+            layer(x, start_position=ops.array([0, 10]))
+
+
+def test_keys_values_and_queries_must_fit_each_other():
+    layer = kt.MultiHeadAttention(2, 8)
+    query, value = ops.ones((2, 5, 8)), ops.ones((2, 7, 8))
+    with pytest.raises(ValueError, match=r"`key` must have shape \(2, 7\)"):
+        layer(query, value, ops.ones((2, 6, 8)))
+    with pytest.raises(ValueError, match=r"`value` must have shape \(2,\)"):
+        layer(query, ops.ones((3, 7, 8)))
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 5), (3,)])
+def test_each_position_needs_a_label(shape):
+    labels, logits = ops.ones(shape, "int32"), ops.ones((3, 4, 5))
+    message = r"`y_true` must have shape \(3, 4\). Received: y_true.shape="
+    for check in (
+        kt.LabelSmoothedCrossentropy(),
+        kt.Perplexity().update_state,
+        kt.TokenAccuracy().update_state,
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(labels, logits)
+
+
+def test_one_weight_is_for_all_tokens():
+    labels, logits = ops.ones((3, 4), "int32"), ops.ones((3, 4, 5))
+    loss = kt.LabelSmoothedCrossentropy()
+    weighted = loss(labels, logits, sample_weight=ops.ones((1,)))
+    assert float(weighted) == pytest.approx(float(loss(labels, logits)))
+
+
+def test_fit_needs_a_row():
+    model = kt.Transformer(V, **STACK)
+    model.compile("adam", kt.LabelSmoothedCrossentropy())
+    empty = {name: ids[:0] for name, ids in IDS.items()}
+    with pytest.raises(ValueError, match="must have a row at least"):
+        model.fit(empty, LABELS[:0])
