@@ -21,6 +21,7 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights
+from keras_transformer.weights import check_arrays
 from keras_transformer.weights import check_finite_weights
 from keras_transformer.weights import check_named_weights
 from keras_transformer.weights import hold_weights
@@ -284,23 +285,8 @@ class Checkpoint:
 
     def _check_states(self, model, group):
         """Raises `ValueError` unless the states are those of the model."""
-        variables = _states(model)[group]
-        arrays = self._group(group)
-        for name, variable in variables.items():
-            shape = tuple(variable.shape)
-            found = arrays[name].shape if name in arrays else None
-            if found != shape:
-                raise ValueError(
-                    f"The {group} states in the checkpoint must be those of "
-                    f"the model. Received: {name} of shape {found}, the model "
-                    f"has {shape}."
-                )
-        if len(arrays) > len(variables):
-            strange = min(arrays.keys() - variables.keys())
-            raise ValueError(
-                f"The {group} states in the checkpoint must be those of the "
-                f"model. Received: {strange}, which the model has not."
-            )
+        subject = f"The {group} states in the checkpoint"
+        check_arrays(_states(model)[group], self._group(group), subject)
 
     def _assign_states(self, model, group):
         arrays = self._group(group)

@@ -72,21 +72,31 @@ def check_named_weights(model, values: dict, origin: str):
         values: Arrays by name, as `named_weights` gives them.
         origin: What a message calls the place they come from.
     """
-    strange = set(values)
-    for variable in model.weights:
-        name = _weight_name(model, variable)
-        strange.discard(name)
+    variables = {_weight_name(model, x): x for x in model.weights}
+    check_arrays(variables, values, f"The weights in {origin}")
+
+
+def check_arrays(variables: dict, arrays: dict, subject: str):
+    """Raises `ValueError` unless arrays have the names and shapes of variables.
+
+    Args:
+        variables: Those of a model by name.
+        arrays: Arrays by name.
+        subject: What a message calls them.
+    """
+    for name, variable in variables.items():
         shape = tuple(variable.shape)
-        found = values[name].shape if name in values else None
+        found = arrays[name].shape if name in arrays else None
         if found != shape:
             raise ValueError(
-                f"The weights in {origin} must be those of the model. "
-                f"Received: {name} of shape {found}, the model has {shape}."
+                f"{subject} must be those of the model. Received: {name} of "
+                f"shape {found}, the model has {shape}."
             )
+    strange = arrays.keys() - variables.keys()
     if strange:
         raise ValueError(
-            f"The weights in {origin} must be those of the model. Received: "
-            f"{min(strange)}, which the model has not."
+            f"{subject} must be those of the model. Received: {min(strange)}, "
+            "which the model has not."
         )
 
 

@@ -843,7 +843,7 @@ def test_a_start_that_failed_does_not_refuse_another(
     class Fails(Exception):
         pass
 
-    def fail(self, prints, sample):
+    def fail(self, digests, sample):
         raise Fails
 
     folder = tmp_path / "run"
@@ -938,6 +938,7 @@ def long_text(tmp_path):
 def test_training_starts_from_another_translator(
     start, text, long_text, tmp_path, capsys, monkeypatch
 ):
+    monkeypatch.setattr(run_module, "choose_sample", choose_sample)
     folder = tmp_path / "run"
     source = tmp_path / "start"
     shutil.copytree(start, source)
@@ -951,7 +952,9 @@ def test_training_starts_from_another_translator(
     run = train(folder, text, {**settings, "epochs": 1}, validation=long_text)
     # The first line that is short enough.
     assert choose_sample(run.translator, long_text[0]) == PAIRS[0][0]
-    assert "-> [" not in capsys.readouterr().out  # one translation, no list
+    printed = capsys.readouterr().out
+    assert f"  {PAIRS[0][0]}\n  -> " in printed
+    assert "-> [" not in printed  # one translation, no list
     expected, found = kt.Translator.load(start), kt.Translator.load(folder)
     for new, old in zip(
         found.model.get_weights(), expected.model.get_weights(), strict=True

@@ -254,6 +254,12 @@ class TrainingRun:
 
     def _prepare(self, start, weights, text, validation):
         """Reads the text, and makes the translator that learns from it."""
+
+        def take_weights():
+            taken = self.distribution.arrays_by_chief(lambda: weights)
+            weights.clear()  # as large as the model
+            return taken
+
         tokenizers = start.tokenizers()
         self.data = TrainingData.read(
             self.options, text, validation, tokenizers, self.distribution
@@ -261,11 +267,10 @@ class TrainingRun:
         model = make_model(
             self.options,
             start,
-            lambda: self.distribution.arrays_by_chief(lambda: weights),
+            take_weights,
             self.distribution,
             self.data.num_updates,
         )
-        weights.clear()  # as large as the model
         self.translator = Translator(
             model, *tokenizers, search=start.make_search()
         )
