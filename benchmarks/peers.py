@@ -5,7 +5,7 @@ from cases import SOURCE_LENGTH
 from cases import read_sizes
 from cases import sources
 
-from keras_transformer.process import num_cores
+from keras_transformer.cores import num_cores
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID

@@ -17,7 +17,7 @@ from cases import thread_settings
 from cases import width_of
 from command import run_elsewhere
 
-from keras_transformer.batches import EXTRA_LENGTH
+from keras_transformer.lengths import default_max_length
 from keras_transformer.serving.run_export import peak_bytes
 
 # Batches that CTranslate2 may take, in source tokens; its documentation
@@ -191,7 +191,7 @@ class CTranslate2:
             length_penalty=0,
             min_decoding_length=0,
             # Ours limits each target by its source, this all by the longest.
-            max_decoding_length=max(map(len, pieces)) + 1 + EXTRA_LENGTH,
+            max_decoding_length=default_max_length(max(map(len, pieces)) + 1),
         )
         return self.target.decode([one.hypotheses[0] for one in results])
 

@@ -25,7 +25,7 @@ from training_case import read_epoch
 from training_case import synthetic_batch
 from training_case import text_batches
 
-from keras_transformer.process import num_cores
+from keras_transformer.cores import num_cores
 from keras_transformer.serving.run_export import peak_bytes
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 

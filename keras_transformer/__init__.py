@@ -10,6 +10,7 @@ import importlib
 
 import wrapt
 
+from keras_transformer.extras import not_installed
 from keras_transformer.version import __version__ as __version__
 
 _CORE = {
@@ -28,6 +29,7 @@ _CORE = {
     "Muon": "training",
     "Perplexity": "training",
     "Sampling": "search",
+    "Search": "search",
     "SinusoidalPositionalEncoding": "positional_encoding",
     "TokenAccuracy": "training",
     "TokenEmbedding": "embedding",
@@ -77,17 +79,9 @@ def __getattr__(name):
     except ModuleNotFoundError as error:
         if name in _CORE:
             raise
-        if name in _RUNNERS:
-            raise ImportError(
-                f"`keras_transformer.{name}` needs {error.name}, which is not "
-                "installed. `pip install '.[litert]'`, in a checkout of this "
-                "library, installs it."
-            ) from error
-        raise ImportError(
-            f"`keras_transformer.{name}` needs {error.name}, which is not "
-            "installed. `pip install .`, in a checkout of this library, "
-            "installs it with tensorflow, tensorflow-text and sentencepiece."
-        ) from error
+        extra = "litert" if name in _RUNNERS else None
+        what = f"`keras_transformer.{name}`"
+        raise ImportError(not_installed(what, error.name, extra)) from error
     value = getattr(module, name)
     globals()[name] = value
     return value

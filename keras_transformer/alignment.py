@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_transformer.atomic import write_file
+from keras_transformer.extras import not_installed
 
 
 class Alignment(NamedTuple):
@@ -101,9 +102,7 @@ def check_picture(path) -> str:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "A picture needs matplotlib, which is not installed. "
-            "`pip install '.[plot]'`, in a checkout of this library, "
-            "installs it."
+            not_installed("A picture", "matplotlib", "plot")
         ) from error
     path = os.fspath(path)
     ending = os.path.splitext(path)[1].removeprefix(".").lower() or "png"

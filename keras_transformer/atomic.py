@@ -1,23 +1,16 @@
-"""Files: written whole or not at all, locked, and told apart."""
+"""Files and folders that are written whole or not at all."""
 
 import contextlib
-import errno
-import fcntl
-import hashlib
 import os
-import re
 import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable
 
-# What `flock` fails with on some network file systems.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-WITHOUT_WAITING = fcntl.LOCK_EX | fcntl.LOCK_NB
-
-# What the system would take for folders on this machine.
-ADDRESS = re.compile(r"\w+://")
+from keras_transformer.paths import check_folder_to_write
+from keras_transformer.paths import check_local
+from keras_transformer.paths import is_special
 
 _unfinished = set()  # files and folders that are being filled
 
@@ -40,7 +33,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
         ValueError: If the path is an address, such as `gs://`.
     """
     check_local(path)
-    if _is_special(path):
+    if is_special(path):
         _fill(path, content)
         return
     path = os.path.realpath(path)
@@ -152,113 +145,6 @@ def remove(path):
             os.remove(path)
 
 
-def lock(file, wait: bool) -> bool:
-    """Locks an open file or folder until it is closed.
-
-    Args:
-        file: It, or its number.
-        wait: Whether to wait until no other process has the lock.
-
-    Returns:
-        Whether the file system has locks; some network file systems do not.
-
-    Raises:
-        BlockingIOError: If another process has the lock, unless `wait`.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else WITHOUT_WAITING)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        return False
-    return True
-
-
-def fingerprint(path) -> str:
-    """The SHA-256 of a file, which tells it from one of other content."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_address(path) -> bool:
-    """Whether the path is an address, such as `gs://`."""
-    return bool(ADDRESS.match(os.fsdecode(path)))
-
-
-def check_local(path):
-    """Raises `ValueError` if the path is an address, such as `gs://`."""
-    if is_address(path):
-        raise ValueError(
-            "A place to write must be a path of this machine's file system. "
-            f"Received: {os.fspath(path)!r}."
-        )
-
-
-def check_absent(path, overwrite: bool = False):
-    """Raises `FileExistsError` if something is at `path`, and not empty."""
-    check_local(path)
-    if overwrite or not os.path.exists(path):
-        return
-    if os.path.isdir(path) and not os.listdir(path):
-        return
-    raise FileExistsError(
-        f"{os.fspath(path)!r} exists already, and nothing in it was touched. "
-        "Pass `overwrite=True` (`--overwrite`) to replace it."
-    )
-
-
-def check_replaceable(path, overwrite: bool, kind: str, mark: str):
-    """Raises `FileExistsError` unless a folder may be made at `path`.
-
-    Args:
-        path: Where something may be already.
-        overwrite: Whether it may be replaced, if it is of the same kind.
-        kind: What a message calls a folder of that kind.
-        mark: A file that every folder of that kind has.
-    """
-    path = os.path.realpath(path)
-    if os.path.ismount(path):
-        raise FileExistsError(
-            f"{os.fspath(path)!r} is where a file system is mounted, and "
-            "cannot be replaced. Choose a folder in it."
-        )
-    is_empty = os.path.isdir(path) and not os.listdir(path)
-    if not os.path.lexists(path) or is_empty:
-        return
-    if not os.path.isfile(os.path.join(path, mark)):
-        raise FileExistsError(
-            f"{os.fspath(path)!r} holds something else than {kind}, and "
-            "nothing in it was touched. Choose another folder."
-        )
-    check_absent(path, overwrite)
-
-
-def check_file_to_write(path, overwrite: bool = False):
-    """Raises `OSError` unless a file may be written at `path`.
-
-    Before hours of work, rather than after.
-    """
-    if _is_special(path):
-        return
-    path = os.fspath(path)
-    if os.path.isdir(path):
-        raise IsADirectoryError(f"{path!r} is a folder, not a file.")
-    check_absent(path, overwrite)
-    path = os.path.realpath(path)
-    check_folder_to_write(os.path.dirname(path))
-
-
-def check_folder_to_write(path):
-    """Raises `OSError` unless files may be written in a folder, made or not."""
-    path = os.path.realpath(path)
-    while not os.path.exists(path):  # it will be made
-        path = os.path.dirname(path)
-    if not os.path.isdir(path):
-        raise NotADirectoryError(f"{path!r} is a file, not a folder.")
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise PermissionError(f"Nothing may be written in {path!r}.")
-
-
 def _fill(path, content):
     if callable(content):
         content(path)
@@ -279,12 +165,6 @@ def _mode_of(path):
         return stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:
         return None
-
-
-def _is_special(path):
-    """Whether a device or a pipe is at the path, which is not replaced."""
-    is_usual = os.path.isfile(path) or os.path.isdir(path)
-    return os.path.exists(path) and not is_usual
 
 
 def _beside(path):

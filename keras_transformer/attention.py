@@ -16,9 +16,9 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import causal_mask
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
-from keras_transformer.tensorflow_only.operations import size
-from keras_transformer.tensorflow_only.operations import small_product
-from keras_transformer.tensorflow_only.operations import small_softmax
+from keras_transformer.tensorflow_only.indexing import size
+from keras_transformer.tensorflow_only.products import small_product
+from keras_transformer.tensorflow_only.products import small_softmax
 
 # Added to a score that may not be attended. Finite, so that a row with
 # nothing to attend becomes an average instead of NaN; far below any score, so

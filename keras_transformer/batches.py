@@ -5,9 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from keras_transformer.checks import check_positive
-
-# Section 6.1: the output may be so much longer than the input, in tokens.
-EXTRA_LENGTH = 50
+from keras_transformer.lengths import default_max_length
 
 # Positions that one batch has room for, as `batches_by_length` counts them;
 # about 200 MB of cached keys and values at base size.
@@ -48,7 +46,8 @@ def batches_by_length(
             break
         if batches and len(batches[-1]) != max_rows:
             longest = lengths[batches[-1][0]]
-            room = max(longest, max_length or longest + EXTRA_LENGTH) * width
+            target_length = max_length or default_max_length(longest)
+            room = max(longest, target_length) * width
             if (len(batches[-1]) + 1) * room <= tokens_per_batch:
                 batches[-1].append(index)
                 continue
@@ -113,31 +112,3 @@ def pad_rows(rows, length: int = 1):
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values
     return ids
-
-
-def with_progress(found, description, lengths, verbose):
-    """Gives what is found batch by batch, and shows how much is done.
-
-    Args:
-        found: Iterable of tuples, of which the first is a batch: the indices
-            of its texts.
-        description: What the progress bar says.
-        lengths: Tokens of each text.
-        verbose: 0 is silent, 1 shows a bar where there is a terminal.
-    """
-    if not verbose:
-        yield from found
-        return
-    # Late: what runs a LiteRT file can do without rich.
-    import rich.console
-    import rich.progress
-
-    console = rich.console.Console(stderr=True)
-    with rich.progress.Progress(
-        console=console, disable=not console.is_terminal, transient=True
-    ) as progress:
-        task = progress.add_task(description, total=sum(lengths))
-        for batch, *others in found:
-            yield batch, *others
-            done = sum(lengths[index] for index in batch)
-            progress.advance(task, done)

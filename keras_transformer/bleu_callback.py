@@ -4,17 +4,17 @@ import math
 
 import keras
 
-from keras_transformer.atomic import check_folder_to_write
-from keras_transformer.atomic import is_address
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.event_log import EventLog
+from keras_transformer.lengths import check_line_lengths
+from keras_transformer.paths import check_folder_to_write
+from keras_transformer.paths import is_address
 from keras_transformer.text.bleu import bleu_metric
 from keras_transformer.text.bleu import corpus_scores
 from keras_transformer.translator import Translator
-from keras_transformer.translator import check_line_lengths
 from keras_transformer.translator import first_of
 
 
@@ -107,7 +107,12 @@ class BleuCallback(keras.callbacks.Callback):
         super().set_model(model)
 
     def on_train_begin(self, logs=None):
-        check_line_lengths(self.translator, self.sources, "`sources`")
+        check_line_lengths(
+            self.sources,
+            "`sources`",
+            self.translator.tokenizer.encode,
+            self.translator.longest_source,
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         # Not NaN, to which Keras's callbacks compare all that come after it.

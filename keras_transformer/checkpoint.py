@@ -14,10 +14,10 @@ import safetensors
 import safetensors.numpy
 from keras import ops
 
-from keras_transformer.atomic import check_local
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
+from keras_transformer.paths import check_local
 from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights

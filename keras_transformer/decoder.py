@@ -19,7 +19,7 @@ from keras_transformer.slices import at_most
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
-from keras_transformer.tensorflow_only.operations import size
+from keras_transformer.tensorflow_only.indexing import size
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.decoder import past_length
+from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
@@ -26,7 +26,7 @@ from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import is_litert_graph
-from keras_transformer.tensorflow_only.operations import size
+from keras_transformer.tensorflow_only.indexing import size
 
 # Target positions that a cache has room for at first; with a past, always. A
 # segment costs LiteRT about as much as a step, and each position some copies.
@@ -126,9 +126,9 @@ class Decode:
         capacity = self.capacity
         max_lengths = inputs.get("max_lengths")
         if max_lengths is None:
-            max_lengths = lengths + EXTRA_LENGTH
+            max_lengths = default_max_length(lengths)
             if capacity is None:
-                capacity = length + EXTRA_LENGTH
+                capacity = default_max_length(length)
         elif capacity is None:
             capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
         max_lengths = at_most(max_lengths, capacity)

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.tensorflow_only.operations import size
+from keras_transformer.tensorflow_only.indexing import size
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.tensorflow_only.operations import random_halves
+from keras_transformer.tensorflow_only.random import random_halves
 
 BITS = 16  # of a random number: shares are rounded to 1 / 65,536
 

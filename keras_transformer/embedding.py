@@ -15,8 +15,8 @@ from keras_transformer.product import keep_product
 from keras_transformer.slices import take
 from keras_transformer.tensorflow_only.graphs import is_litert_graph
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
-from keras_transformer.tensorflow_only.operations import gather_and_pass_on
-from keras_transformer.tensorflow_only.operations import matrix_product
+from keras_transformer.tensorflow_only.indexing import gather_and_pass_on
+from keras_transformer.tensorflow_only.products import matrix_product
 
 # The matrix of each layer that is inside of `one_gradient`, as the last use
 # has passed it on. A context's own: devices of a strategy have threads.

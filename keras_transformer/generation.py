@@ -13,27 +13,23 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_length
-from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_padding_last
-from keras_transformer.checks import check_positive
 from keras_transformer.decoding import FEWEST_COMPILED
 from keras_transformer.decoding import Decode
+from keras_transformer.lengths import check_limits
+from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import Search
 from keras_transformer.search import log_probabilities
 from keras_transformer.search import wrap_int32
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import jit
-
-# Most tokens that may be asked for; there is room for all from the first step.
-MOST_LENGTH = 2**20
 
 # Functions are compiled for lengths that are a multiple of it, in tokens, and
 # not for each length.
@@ -130,34 +126,6 @@ def align(model, source_ids, target_ids, layer, jit_compile):
     return _widened(weights, np.shape(source_ids)[1])
 
 
-def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
-    """Checks that prefixes are no longer than their targets may be.
-
-    Args:
-        name: The argument.
-        lengths: Tokens of each prefix.
-        source_lengths: Tokens of each source.
-        max_length: Most tokens of a target, or `None`.
-        model: The `Transformer`.
-    """
-    for index, (length, source_length) in enumerate(
-        zip(lengths, source_lengths, strict=True)
-    ):
-        limit = longest_target(source_length, max_length, model)
-        if length > limit:
-            raise ValueError(
-                f"`{name}` must not be longer than the target may be. "
-                f"Received: {name}[{index}] of {length} tokens, max_length="
-                f"{limit}."
-            )
-
-
-def longest_target(source_length, max_length, model) -> int:
-    """Most tokens of a target, of a source of so many."""
-    limit = max_length or source_length + EXTRA_LENGTH
-    return min(limit, model.max_length or limit)
-
-
 def row_counts(most: int) -> list[int]:
     """The numbers of rows that functions are compiled for: `2^n` and `3 2^n`.
 
@@ -171,29 +139,6 @@ def row_counts(most: int) -> list[int]:
     powers = [2**n for n in range(most.bit_length() + 1)]
     counts = sorted([0, *powers, *(3 * power for power in powers)])
     return counts[: bisect.bisect_left(counts, most) + 1]
-
-
-def check_limits(min_length, max_length):
-    """Checks the least and the most tokens of targets."""
-    check_not_negative(min_length=min_length)
-    if max_length is not None:
-        check_positive(max_length=max_length)
-    for name, length in (
-        ("min_length", min_length),
-        ("max_length", max_length),
-    ):
-        if length is not None and length > MOST_LENGTH:
-            raise ValueError(
-                f"`{name}` must be at most {MOST_LENGTH:,} tokens. Received: "
-                f"{name}={length}."
-            )
-    if max_length is None:
-        return
-    if min_length > max_length:
-        raise ValueError(
-            "`min_length` must not be more than `max_length`. Received: "
-            f"min_length={min_length}, max_length={max_length}."
-        )
 
 
 def _check_search(search, vocabulary_size):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.slices import sum_rows
+from keras_transformer.rows import sum_rows
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
 
 

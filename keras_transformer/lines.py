@@ -153,26 +153,6 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
         yield chunk
 
 
-def check_lengths(lines, name: str, encode, limit: int):
-    """Raises `ValueError` if a line is too long, which it names from 1.
-
-    Before any is translated: calls with some of the lines each count their own.
-
-    Args:
-        lines: A list of strings.
-        name: What a message calls the place they are from.
-        encode: Function of strings to their token ids.
-        limit: Most tokens of a line, with an end token.
-    """
-    rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
-    for number, ids in enumerate(rows, 1):
-        if len(ids) >= limit:
-            raise ValueError(
-                f"The lines of {name} must have less than {limit} tokens. "
-                f"Received: line {number} of {len(ids)}."
-            )
-
-
 def _are_paths(items):
     if not isinstance(items, (list, tuple)):
         return False

@@ -56,12 +56,12 @@ def causal_mask(target_length, source_length=None):
     return ops.expand_dims(allowed, 0)
 
 
-def combine_masks(attention_mask=None, causal_mask=None, **padding_masks):
+def combine_masks(attention_mask=None, causal=None, **padding_masks):
     """Joins all masks given: attended is what every one of them allows.
 
     Args:
         attention_mask: Bool tensor `(B, T, S)` or `(T, S)`.
-        causal_mask: Bool tensor `(1, T, S)`.
+        causal: Bool tensor `(1, T, S)`.
         **padding_masks: Bool tensors `(B, S)`, the keys that are not padding,
             under the names that a message gives them; or `None`.
 
@@ -72,11 +72,11 @@ def combine_masks(attention_mask=None, causal_mask=None, **padding_masks):
         TypeError: If a mask is not a tensor.
         ValueError: If a mask has another number of axes.
     """
-    masks = [] if causal_mask is None else [causal_mask]
-    for name, padding_mask in padding_masks.items():
-        if padding_mask is not None:
-            check_padding_mask(name, padding_mask)
-            masks.append(ops.expand_dims(ops.cast(padding_mask, "bool"), 1))
+    masks = [] if causal is None else [causal]
+    for name, mask in padding_masks.items():
+        if mask is not None:
+            check_padding_mask(name, mask)
+            masks.append(ops.expand_dims(ops.cast(mask, "bool"), 1))
     if attention_mask is not None:
         check_axes(
             "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"

@@ -33,16 +33,6 @@ def check_encodable(text, name):
         ) from None
 
 
-def check_row_lengths(name, rows, limit: int):
-    """Raises `ValueError` if the ids of a text are more than `limit`."""
-    for index, row in enumerate(rows):
-        if len(row) > limit:
-            raise ValueError(
-                f"`{name}` must not be longer than {limit} tokens. Received: "
-                f"text {index} of {len(row)}. Split it into sentences."
-            )
-
-
 def end_rows(rows) -> list[list[int]]:
     """Rows of ids with the end token, but for those of empty text."""
     return [[*ids, END_TOKEN_ID] if ids else [] for ids in rows]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.slices import join_rows
+from keras_transformer.rows import join_rows
 
 
 class Product(NamedTuple):

@@ -1,14 +1,11 @@
 """Places of a tensor: taking and writing at some, and their numbers."""
 
-import itertools
-
 import keras
 from keras import ops
 
-from keras_transformer.tensorflow_only import operations
+from keras_transformer.tensorflow_only import indexing
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
-from keras_transformer.tensorflow_only.operations import gather
-from keras_transformer.tensorflow_only.operations import size
+from keras_transformer.tensorflow_only.indexing import gather
 
 
 def numbered(x, axis):
@@ -65,51 +62,6 @@ def at_most(x, most):
     return ops.minimum(ops.cast(x, "int32"), ops.cast(most, "int32"))
 
 
-def split_rows(x, count):
-    """Splits rows into tensors that differ by one row at most.
-
-    Args:
-        x: Tensor `(B, ...)`.
-        count: Number of tensors, from 1; with more than `B` some are empty.
-
-    Returns:
-        A list, of which `join_rows` makes `x` again.
-    """
-    if count == 1:
-        return [x]
-    rows = size(x, 0)
-    bounds = [rows * place // count for place in range(count + 1)]
-    return [x[start:end] for start, end in itertools.pairwise(bounds)]
-
-
-def join_rows(parts):
-    """Joins tensors along the first axis."""
-    return parts[0] if len(parts) == 1 else ops.concatenate(parts, axis=0)
-
-
-def sum_rows(x):
-    """Adds up rows `(M, D)`, to `(D,)`."""
-    if is_plain_graph():
-        # TensorFlow's sum takes longer on a processor.
-        ones = ops.ones((1, size(x, 0)), dtype=x.dtype)
-        return ops.squeeze(ops.matmul(ones, x), 0)
-    return ops.sum(x, axis=0)
-
-
-def by_part(function, parts, *others):
-    """Calls a function with each part of rows, and joins what it returns.
-
-    Args:
-        function: Function of a part, and of the same rows of each other.
-        parts: Those of something that `split_rows` has split.
-        *others: Tensors `(B, ...)`, not split yet.
-    """
-    others = (split_rows(x, len(parts)) for x in others)
-    return join_rows(
-        [function(*rows) for rows in zip(parts, *others, strict=True)]
-    )
-
-
 def write_slice(x, position, update):
     """Writes over the positions of axis 2 from `position` on.
 
@@ -122,6 +74,6 @@ def write_slice(x, position, update):
         Tensor of the shape of `x`.
     """
     if is_plain_graph():
-        return operations.write_slice(x, position, update)
+        return indexing.write_slice(x, position, update)
     start = (0, 0, position, 0)[: len(x.shape)]
     return ops.slice_update(x, start, update)

@@ -33,14 +33,14 @@ from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.product import join_logits
 from keras_transformer.product import offered_products
+from keras_transformer.rows import split_rows
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
-from keras_transformer.slices import split_rows
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.tensorflow_only.cores import parts_at_once
 from keras_transformer.tensorflow_only.graphs import graph_for
+from keras_transformer.tensorflow_only.threads import parts_at_once
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.

@@ -12,18 +12,17 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
-from keras_transformer.batches import with_progress
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
-from keras_transformer.generation import check_limits
-from keras_transformer.generation import check_prefix_lengths
-from keras_transformer.generation import longest_target
-from keras_transformer.lines import check_lengths
-from keras_transformer.pieces import check_row_lengths
+from keras_transformer.lengths import LONGEST_SOURCE
+from keras_transformer.lengths import check_limits
+from keras_transformer.lengths import check_prefix_lengths
+from keras_transformer.lengths import check_row_lengths
 from keras_transformer.pieces import end_rows
+from keras_transformer.progress import with_progress
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
-from keras_transformer.tensorflow_only.cores import batches_at_once
+from keras_transformer.tensorflow_only.threads import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
@@ -39,10 +38,6 @@ from keras_transformer.weights import named_weights
 # Logits that a batch may have where they are all computed at once, to score
 # what is given: 256 MB in float32.
 LOGITS_PER_BATCH = 2**26
-
-# Longest source where the model has no limit of its own, in tokens: far more
-# than any sentence, and still within the memory of a usual machine.
-LONGEST_SOURCE = 4096
 
 
 class Translator:
@@ -144,6 +139,11 @@ class Translator:
         check_kind("search", search, Search)
         self._search = search
 
+    @property
+    def longest_source(self) -> int:
+        """Most tokens that a text may have, its end token included."""
+        return self.model.max_length or LONGEST_SOURCE
+
     def __call__(
         self,
         texts,
@@ -160,7 +160,7 @@ class Translator:
         search = self.search if search is None else search
         check_kind("search", search, Search)
         rows = end_rows(self.tokenizer.encode(check_texts("texts", texts)))
-        check_row_lengths("texts", rows, longest_source(self.model))
+        check_row_lengths("texts", rows, self.longest_source)
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
         width = search.num_hypotheses
@@ -608,9 +608,8 @@ class Translator:
             [*ids, self.target_tokenizer.end_token_id]
             for ids in self.target_tokenizer.encode(translations)
         ]
-        limit = longest_source(self.model)
-        check_row_lengths("texts", sources, limit)
-        check_row_lengths("translations", targets, limit)
+        check_row_lengths("texts", sources, self.longest_source)
+        check_row_lengths("translations", targets, self.longest_source)
         return sources, targets
 
     def _batches_of_pairs(self, sources, targets):
@@ -651,52 +650,3 @@ def _can_be_read(activation) -> bool:
         return keras.activations.get(described) is activation
     except (TypeError, ValueError):
         return False
-
-
-def longest_source(model) -> int:
-    """Most tokens that a source may have, its end token included."""
-    return model.max_length or LONGEST_SOURCE
-
-
-def check_line_lengths(translator, lines, path, tokenizer=None):
-    """Raises `ValueError` if a line is too long, which it names from 1.
-
-    Before any is translated: calls with some of the lines each count their own.
-
-    Args:
-        translator: A `Translator`.
-        lines: A list of strings.
-        path: What a message calls the place they are from.
-        tokenizer: By default the source's.
-    """
-    check_lengths(
-        lines,
-        path,
-        (tokenizer or translator.tokenizer).encode,
-        longest_source(translator.model),
-    )
-
-
-def check_prefix_lines(translator, lines, prefixes, max_length, path):
-    """Raises `ValueError` if a translation has no room for what it begins with.
-
-    Args:
-        translator: A `Translator`.
-        lines: A list of strings to translate.
-        prefixes: As many strings.
-        max_length: Most tokens of a translation, or `None`.
-        path: What a message calls the place that prefixes are from.
-    """
-    check_limits(0, max_length)
-    sources = end_rows(translator.tokenizer.encode(lines))
-    targets = translator.target_tokenizer.encode(prefixes)
-    for number, (source, target) in enumerate(
-        zip(sources, targets, strict=True), 1
-    ):
-        limit = longest_target(len(source), max_length, translator.model)
-        if source and len(target) > limit:  # empty text stays empty
-            raise ValueError(
-                f"The lines of {path} must have at most as many tokens as the "
-                f"translation may. Received: line {number} of {len(target)}, "
-                f"max_length={limit}."
-            )

@@ -14,12 +14,12 @@ import secrets
 import keras
 import safetensors.numpy
 
-from keras_transformer.atomic import check_absent
-from keras_transformer.atomic import check_folder_to_write
-from keras_transformer.atomic import fingerprint
-from keras_transformer.atomic import lock
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_file
+from keras_transformer.lock import lock
+from keras_transformer.paths import check_absent
+from keras_transformer.paths import check_folder_to_write
+from keras_transformer.paths import fingerprint
 
 DESCRIPTION = "translator.json"
 FORMAT = 1

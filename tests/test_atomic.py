@@ -10,15 +10,15 @@ import threading
 
 import pytest
 
-from keras_transformer import process
-from keras_transformer.atomic import check_absent
-from keras_transformer.atomic import check_file_to_write
-from keras_transformer.atomic import check_replaceable
+from keras_transformer import signals
 from keras_transformer.atomic import new_folder
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import remove_unfinished
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
+from keras_transformer.paths import check_absent
+from keras_transformer.paths import check_file_to_write
+from keras_transformer.paths import check_replaceable
 
 
 def test_a_link_stays_one(tmp_path):
@@ -236,11 +236,11 @@ def test_signals_that_are_ignored_stay_so():
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with process.signals_handled(process.end_by_signal, *numbers):
+        with signals.signals_handled(signals.end_by_signal, *numbers):
             inside = [signal.getsignal(number) for number in numbers]
         after = [signal.getsignal(number) for number in numbers]
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-    assert inside == [signal.SIG_IGN, process.end_by_signal]
+    assert inside == [signal.SIG_IGN, signals.end_by_signal]
     assert after == [signal.SIG_IGN, signal.SIG_DFL]

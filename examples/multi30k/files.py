@@ -2,9 +2,9 @@
 
 import json
 
-from keras_transformer.atomic import fingerprint
 from keras_transformer.atomic import write_file
 from keras_transformer.lines import line_pairs
+from keras_transformer.paths import fingerprint
 
 
 def read_pairs(paths):

@@ -5,12 +5,27 @@ import sys
 
 from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
-from keras_transformer.process import log_kept_back
-from keras_transformer.process import quiet_start
+from keras_transformer.cli.streams import log_kept_back
+from keras_transformer.cli.streams import quiet_start
+from keras_transformer.paths import check_file_to_write
 
 # Lines that a command has done before it prints them.
 LINES_AT_ONCE = 2000
 STANDARD_INPUT = "standard input"
+
+
+def check_output(option, path, overwrite):
+    """Raises if the file of an option may not be written, or is missing.
+
+    Args:
+        option: Its name, as it is typed.
+        path: The file, `None` where there is none.
+        overwrite: Whether `--overwrite` is given.
+    """
+    if path:
+        check_file_to_write(path, overwrite)
+    elif overwrite:
+        refuse(["overwrite"], f"`{option}`", "none")
 
 
 def input_lines(input):
@@ -52,7 +67,7 @@ def load(folder, dtype=None, is_much=False):
     """Reads a translator, of which much text is to come or only some."""
     with quiet_start():
         from keras_transformer import Translator
-        from keras_transformer.tensorflow_only.cores import (
+        from keras_transformer.tensorflow_only.threads import (
             give_cores_to_batches,
         )
 
@@ -67,21 +82,20 @@ def load_with_check(path, dtype, search_options, workers, is_much):
 
     Also gives what checks the lengths of lines.
     """
-    if not is_exported(path):
+    from keras_transformer.lengths import check_line_lengths
+
+    if is_exported(path):
+        from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+        with log_kept_back():
+            translator = LiteRTTranslator(path, **workers)
+        encode = translator.encode
+    else:
         translator = load(path, dtype, is_much)
         set_search(translator, search_options)
-        from keras_transformer.translator import check_line_lengths
-
-        return translator, functools.partial(check_line_lengths, translator)
-    from keras_transformer.lines import check_lengths
-    from keras_transformer.serving.litert_translator import LiteRTTranslator
-
-    with log_kept_back():
-        translator = LiteRTTranslator(path, **workers)
+        encode = translator.tokenizer.encode
     check = functools.partial(
-        check_lengths,
-        encode=translator.encode,
-        limit=translator.longest_source,
+        check_line_lengths, encode=encode, limit=translator.longest_source
     )
     return translator, check
 

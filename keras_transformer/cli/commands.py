@@ -12,11 +12,10 @@ from typing import Literal
 
 import typer
 
-from keras_transformer.atomic import check_absent
-from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import load
 from keras_transformer.cli.command_io import load_with_check
@@ -27,18 +26,21 @@ from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import NumThreads
 from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
 from keras_transformer.cli.options import with_search_options
+from keras_transformer.cli.streams import forget_output
+from keras_transformer.cli.streams import open_closed_streams
+from keras_transformer.cli.streams import quiet_start
+from keras_transformer.cli.streams import write_utf_8
 from keras_transformer.cli.train import train
 from keras_transformer.cli.translate import translate
-from keras_transformer.process import end_by_signal
-from keras_transformer.process import forget_output
-from keras_transformer.process import open_closed_streams
-from keras_transformer.process import quiet_start
-from keras_transformer.process import signals_handled
-from keras_transformer.process import write_utf_8
+from keras_transformer.extras import not_installed
+from keras_transformer.paths import check_absent
+from keras_transformer.signals import end_by_signal
+from keras_transformer.signals import signals_handled
 from keras_transformer.version import __version__
 
 # A line of a TensorFlow error that says where, not what: frames are indented.
@@ -46,15 +48,16 @@ GRAPH_PLACE = re.compile(
     r"\s|Graph execution error:|Detected at node |Node: |<stack traces"
 )
 
-# What a light install, which only translates, lacks, and the JAX backend.
-INSTALLED_BY = {
-    "keras": ".",
-    "rich": ".",
-    "sacrebleu": ".",
-    "safetensors": ".",
-    "tensorflow": ".",
-    "tensorflow_text": ".",
-    "jax": "'.[jax]'",
+# The extras of what a light install, which only translates, lacks, and of the
+# JAX backend; `None` for what every other install has.
+EXTRAS = {
+    "keras": None,
+    "rich": None,
+    "sacrebleu": None,
+    "safetensors": None,
+    "tensorflow": None,
+    "tensorflow_text": None,
+    "jax": "jax",
 }
 
 # What a user sees a line of.
@@ -78,10 +81,6 @@ app = typer.Typer(
 TranslatorFolder = Annotated[
     Path, typer.Argument(help="Folder of a trained translator.")
 ]
-TranslatorOrFile = Annotated[
-    Path,
-    typer.Argument(help="Folder of a trained translator, or .tflite file."),
-]
 
 
 def main():
@@ -98,13 +97,10 @@ def main():
         finally:
             sys.stdout.flush()  # or Python would, with a traceback, as it ends
     except ModuleNotFoundError as error:
-        if error.name not in INSTALLED_BY:
+        if error.name not in EXTRAS:
             _end_with(error)
-        _end_with(
-            f"This needs {error.name}, which is not installed. `pip install "
-            f"{INSTALLED_BY[error.name]}`, in a checkout of this library, "
-            "installs it."
-        )
+        extra = EXTRAS[error.name]
+        _end_with(not_installed("This", error.name, extra))
     except ERRORS as error:
         _end_with(error)
     except Exception as error:
@@ -201,10 +197,7 @@ def evaluate(
         from keras_transformer.translator import first_of
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
-    if output:
-        check_file_to_write(output, overwrite)
-    elif overwrite:
-        refuse(["overwrite"], "`--output`", "none")
+    check_output("--output", output, overwrite)
     sources, references = _read_pairs(source, target)
     translator, check = load_with_check(
         folder, dtype, search_options, workers, is_much=True
@@ -294,9 +287,7 @@ def align(
         from keras_transformer.alignment import check_picture
 
         check_picture(picture)
-        check_file_to_write(picture, overwrite)
-    elif overwrite:
-        refuse(["overwrite"], "`--picture`", "none")
+    check_output("--picture", picture, overwrite)
     sources, translations = _read_pairs(source, target)
     if picture and not sources[0].strip():
         raise ValueError(
@@ -486,15 +477,12 @@ def verify(
     with quiet_start():
         import rich.console
 
+        from keras_transformer.lengths import check_line_lengths
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import check_tolerance
         from keras_transformer.serving.verify import verify_export
-        from keras_transformer.translator import check_line_lengths
 
-    if json_file:
-        check_file_to_write(json_file, overwrite)
-    elif overwrite:
-        refuse(["overwrite"], "`--json`", "none")
+    check_output("--json", json_file, overwrite)
     check_tolerance(tolerance)
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
@@ -502,7 +490,12 @@ def verify(
     translator = load(folder, dtype)
     set_search(translator, search_options)
     lines = input_lines(input)
-    check_line_lengths(translator, lines, input or STANDARD_INPUT)
+    check_line_lengths(
+        lines,
+        input or STANDARD_INPUT,
+        translator.tokenizer.encode,
+        translator.longest_source,
+    )
     expected = translator(lines, return_scores=True)
     reports = []
     try:
@@ -538,8 +531,12 @@ def _read_pairs(source, target):
 
 
 def _check_line_lengths(translator, sources, source, translations, target):
-    from keras_transformer.translator import check_line_lengths
+    from keras_transformer.lengths import check_line_lengths
 
-    tokenizer = translator.target_tokenizer
-    check_line_lengths(translator, sources, source)
-    check_line_lengths(translator, translations, target, tokenizer)
+    for lines, path, tokenizer in (
+        (sources, source, translator.tokenizer),
+        (translations, target, translator.target_tokenizer),
+    ):
+        check_line_lengths(
+            lines, path, tokenizer.encode, translator.longest_source
+        )

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from pathlib import Path
 from typing import Annotated
 from typing import Literal
 
@@ -13,6 +14,11 @@ from keras_transformer.training_run.options import DtypePolicy
 
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace existing output.")
+]
+
+TranslatorOrFile = Annotated[
+    Path,
+    typer.Argument(help="Folder of a trained translator, or .tflite file."),
 ]
 
 # What to compute in; by default as the translator was trained.

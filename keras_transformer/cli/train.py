@@ -10,9 +10,9 @@ import typer
 
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import with_options
-from keras_transformer.process import end_at_once
-from keras_transformer.process import quiet_start
-from keras_transformer.process import start_watcher
+from keras_transformer.cli.streams import quiet_start
+from keras_transformer.cli.watcher import end_at_once
+from keras_transformer.cli.watcher import start_watcher
 from keras_transformer.training_run.options import TrainingOptions
 
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import is_exported
 from keras_transformer.cli.command_io import load_with_check
@@ -21,15 +21,13 @@ from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import NumThreads
 from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import refuse
 
 
 def translate(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of a trained translator, or .tflite file."),
-    ],
+    folder: TranslatorOrFile,
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -117,10 +115,7 @@ def translate(
     )
     refuse_of_the_other(folder, of_folder | search_options, workers)
     _check_one_of_each(texts, input, target_prefix, target_prefixes)
-    if output:
-        check_file_to_write(output, overwrite)
-    elif overwrite:
-        refuse(["overwrite"], "`--output`", "none")
+    check_output("--output", output, overwrite)
     is_piped = not (input or texts)
     if line_by_line and not is_piped:
         refuse(["line_by_line"], "lines that are piped in", "others")
@@ -183,8 +178,8 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
 
 def _prefixes(path, translator, texts, max_length):
     """Reads what each translation is to begin with."""
+    from keras_transformer.lengths import check_prefix_lines
     from keras_transformer.lines import read_lines
-    from keras_transformer.translator import check_prefix_lines
 
     prefixes = list(read_lines(path))
     if len(prefixes) != len(texts):

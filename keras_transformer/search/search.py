@@ -18,7 +18,7 @@ from keras_transformer.slices import pick
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only.operations import gather
+from keras_transformer.tensorflow_only.indexing import gather
 
 # Added to the logit of what must not be chosen. Finite, so that sums over a
 # target stay so; far below any real one.
@@ -55,6 +55,9 @@ class Hypotheses(NamedTuple):
 class Search(abc.ABC):
     """Finds targets token by token, by what a model makes of each.
 
+    The base of all searches. One of your own is less work as a kind of
+    `GreedySearch`, which asks its `choose` for each token.
+
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them
@@ -70,6 +73,21 @@ class Search(abc.ABC):
         seed: Where random choices start, an integer, in a search that makes
             some. It takes that of the problem where there is one, so that one
             compiled search serves all seeds.
+
+    Example:
+    >>> import keras_transformer as kt
+    >>> class SecondBest(kt.GreedySearch):
+    ...     def choose(self, logits, position, problem):
+    ...         _, token_ids = keras.ops.top_k(logits, 2)
+    ...         return token_ids[:, :, 1]
+    >>> isinstance(SecondBest(), kt.Search)
+    True
+    >>> model = kt.Transformer(
+    ...     13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=8
+    ... )
+    >>> target_ids, scores = model.generate(
+    ...     [[4, 5, 3]], search=SecondBest(), max_length=4
+    ... )
     """
 
     num_hypotheses: int = 1

@@ -12,8 +12,9 @@ import keras
 import numpy as np
 
 from keras_transformer.add_norm import LAYER_NORM_EPSILON
-from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
+from keras_transformer.extras import not_installed
+from keras_transformer.paths import check_replaceable
 from keras_transformer.positional_encoding import sinusoids
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -45,9 +46,7 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         from ctranslate2 import specs
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"`export_ctranslate2` needs {error.name}, which is not installed. "
-            "`pip install '.[ctranslate2]'`, in a checkout of this library, "
-            "installs it."
+            not_installed("`export_ctranslate2`", error.name, "ctranslate2")
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)

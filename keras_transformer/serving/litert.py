@@ -10,20 +10,19 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.lite.python import schema_py_generated as schema
 
-from keras_transformer.atomic import check_file_to_write
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import Decode
 from keras_transformer.masking import padding_mask
+from keras_transformer.paths import check_file_to_write
 from keras_transformer.serving.litert_file import compacted
 from keras_transformer.serving.litert_translator import check_litert_file
 from keras_transformer.serving.litert_translator import damaged
 from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
-from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
 
 QUANTIZATIONS = (None, "float16", "int8")
@@ -47,7 +46,7 @@ def export_litert(
     """Writes what `Translator.export_litert` describes."""
     check_choice(QUANTIZATIONS, quantization=quantization)
     if source_length is not None:
-        _check_source_length(source_length, translator.model)
+        _check_source_length(source_length, translator.longest_source)
         text = steps = False
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
@@ -226,13 +225,12 @@ def _convert(weights, signatures, quantization):
         return compacted(converter.convert(), first=next(iter(signatures)))
 
 
-def _check_source_length(source_length, model):
+def _check_source_length(source_length, longest):
     check_positive(source_length=source_length)
-    if source_length > longest_source(model):
+    if source_length > longest:
         raise ValueError(
-            "`source_length` must not be over the "
-            f"{longest_source(model):,} tokens that the model takes. Received: "
-            f"source_length={source_length}."
+            f"`source_length` must not be over the {longest:,} tokens that the "
+            f"model takes. Received: source_length={source_length}."
         )
 
 
@@ -421,7 +419,7 @@ class _LiteRTGraph:
         facts = {
             "is_fast": np.array([target.is_fast], "uint8"),
             "longest_source": np.array(
-                [self.source_length or longest_source(self.model)], "int32"
+                [self.source_length or self.translator.longest_source], "int32"
             ),
             "num_slots": np.array([search.num_slots], "int32"),
             "num_hypotheses": np.array([search.num_hypotheses], "int32"),

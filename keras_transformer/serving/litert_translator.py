@@ -11,15 +11,16 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
-from keras_transformer.batches import with_progress
 from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
-from keras_transformer.pieces import check_row_lengths
+from keras_transformer.extras import not_installed
+from keras_transformer.lengths import check_row_lengths
 from keras_transformer.pieces import end_rows
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
+from keras_transformer.progress import with_progress
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -111,10 +112,13 @@ class LiteRTTranslator:
             )
         except RuntimeError as error:
             raise damaged(path, "its tokenizer is no model") from error
-        facts = [int(models[name][0]) for name in FACTS]
-        self.is_fast, self.longest_source = facts[:2]
-        self.num_slots, self.num_hypotheses = facts[2:4]
-        self.hypotheses_per_batch = facts[4]
+        (
+            self.is_fast,
+            self.longest_source,
+            self.num_slots,
+            self.num_hypotheses,
+            self.hypotheses_per_batch,
+        ) = (int(models[name][0]) for name in FACTS)
         runner = interpreters[0].get_signature_runner("translate_ids")
         details = runner.get_input_details()["source_ids"]
         self._is_fixed = -1 not in details["shape_signature"]
@@ -129,6 +133,7 @@ class LiteRTTranslator:
     ):
         rows = end_rows(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
+        least_length = self.longest_source if self._is_fixed else 1
 
         def translate(batch):
             result = self._run(
@@ -145,12 +150,11 @@ class LiteRTTranslator:
             tokens_per_batch = TOKENS_PER_HYPOTHESIS * self.hypotheses_per_batch
         lengths = [len(row) for row in rows]
         best = self.hypotheses_per_batch / self.num_slots
-        max_rows = sentences_per_batch(
-            sum(map(bool, rows)), self.num_workers, best
-        )
-        least_length = 1
-        if self._is_fixed:
-            max_rows, least_length = 1, self.longest_source
+        max_rows = 1
+        if not self._is_fixed:
+            max_rows = sentences_per_batch(
+                sum(map(bool, rows)), self.num_workers, best
+            )
         batches = batches_by_length(
             lengths, tokens_per_batch, self.num_slots, max_rows=max_rows
         )
@@ -214,9 +218,7 @@ def _interpreter(path, num_threads):
         from ai_edge_litert import interpreter
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"`LiteRTTranslator` needs {error.name}, which is not installed. "
-            "`pip install '.[litert]'`, in a checkout of this library, "
-            "installs it."
+            not_installed("`LiteRTTranslator`", error.name, "litert")
         ) from error
     try:
         return interpreter.Interpreter(path, num_threads=num_threads)

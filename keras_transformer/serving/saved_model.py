@@ -6,18 +6,17 @@ import os
 import keras
 import tensorflow as tf
 
-from keras_transformer.atomic import check_replaceable
 from keras_transformer.atomic import new_folder
-from keras_transformer.batches import EXTRA_LENGTH
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.decoding import Decode
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
+from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
+from keras_transformer.paths import check_replaceable
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import jit
-from keras_transformer.translator import longest_source
 from keras_transformer.weights import check_finite_model
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
@@ -74,6 +73,7 @@ class TranslationGraph(tf.Module):
         super().__init__()
         self.model = translator.model
         self.search = translator.search
+        self.longest_source = translator.longest_source
         self.end_token_id = translator.tokenizer.end_token_id
         self.source_tokenizer = translator.tokenizer.tensor_tokenizer()
         self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer()
@@ -169,7 +169,7 @@ class TranslationGraph(tf.Module):
 
         def translate_batch(start, number, ids, id_counts, scores):
             longest = tf.maximum(lengths[order[start]], 1)
-            room = (longest + EXTRA_LENGTH) * self.search.num_slots
+            room = default_max_length(longest) * self.search.num_slots
             end = start + tf.maximum(TOKENS_PER_BATCH // room, 1)
             batch = tf.gather(rows, order[start:end]).to_tensor()
             # One column at least, as a model needs.
@@ -215,11 +215,10 @@ class TranslationGraph(tf.Module):
         return found.target_ids, found.scores
 
     def _check_lengths(self, lengths):
-        longest = longest_source(self.model)
         return tf.debugging.assert_less_equal(
             lengths,
-            longest,
-            f"The source must not be longer than {longest} tokens.",
+            self.longest_source,
+            f"The source must not be longer than {self.longest_source} tokens.",
         )
 
     def _filled_up(self, source_ids, num_rows, length):

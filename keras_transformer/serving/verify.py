@@ -20,7 +20,6 @@ from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert
 from keras_transformer.serving import portable
 from keras_transformer.translator import Translator
-from keras_transformer.translator import longest_source
 
 # Float32 sums in another order change a token's log-probability by far less,
 # and a reader of the translations would not notice this much.
@@ -343,7 +342,7 @@ def _scored(translator, sources, texts):
         for ids in tokenizer.encode(texts)
     ]
     # The model cannot score a text that is longer than it may be.
-    longest = longest_source(translator.model)
+    longest = translator.longest_source
     is_scored = [len(row) <= longest for row in rows]
     _, scores = translator.score(
         sources,

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from keras_transformer.batches import pad_rows
 from keras_transformer.pieces import end_rows
-from keras_transformer.translator import longest_source
 
 # Where TensorFlow Serving looks for them.
 FOLDER = "assets.extra"
@@ -60,7 +59,7 @@ def prediction_log(signature: str, inputs) -> bytes:
 def _inputs(translator, lengths):
     """Names the signatures, and makes what they are called with."""
     tokenizer = translator.tokenizer
-    longest = longest_source(translator.model) - 1  # and the end token
+    longest = translator.longest_source - 1  # and the end token
     lengths = [min(length, longest) for length in lengths]
     ordinary = range(tokenizer.end_token_id + 1, tokenizer.vocabulary_size)
     rows = [np.resize(ordinary, length).tolist() for length in lengths]

@@ -82,3 +82,11 @@ def graph(function, inputs):
         return keras.tree.map_structure(lambda x: x.numpy(), found)
 
     return run
+
+
+def wait_for(other, x):
+    """Gives `x`, of which nothing is computed before `other` is there."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([other]):
+        return tf.identity(x)

@@ -1,6 +1,7 @@
 """Batches of sentence pairs for `fit`, as a `tf.data.Dataset`."""
 
 import dataclasses
+import functools
 import itertools
 import sys
 
@@ -171,7 +172,7 @@ class Corpus:
 
     def num_batches(self) -> int:
         """Batches of one pass over the pairs."""
-        _, bucket_of_pair, rows_of_bucket = self._buckets()
+        _, bucket_of_pair, rows_of_bucket = self._buckets
         pairs = np.bincount(bucket_of_pair, minlength=len(rows_of_bucket))
         return int(np.sum(-(-pairs // rows_of_bucket)))
 
@@ -227,7 +228,7 @@ class Corpus:
             Int64 arrays: the pairs of one batch after another, and where each
             batch begins and ends.
         """
-        _, bucket_of_pair, rows_of_bucket = self._buckets()
+        _, bucket_of_pair, rows_of_bucket = self._buckets
         pairs = np.arange(len(self))
         if generator is not None:
             generator.shuffle(pairs)
@@ -245,7 +246,7 @@ class Corpus:
     def _assembled(self, batches, count):
         """Makes what `fit` takes of a dataset of the pairs of each batch."""
         buckets, bucket_of_pair, rows_of_bucket = (
-            tf.constant(array, tf.int64) for array in self._buckets()
+            tf.constant(array, tf.int64) for array in self._buckets
         )
         filler = len(self)  # the empty pair
 
@@ -274,6 +275,7 @@ class Corpus:
             .with_options(_without_autotuning())
         )
 
+    @functools.cached_property
     def _buckets(self):
         """Length of each bucket, the bucket of each pair, rows of a batch."""
         buckets = np.asarray(length_buckets(self.max_length))

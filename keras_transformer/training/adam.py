@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_transformer.tensorflow_only.operations import adam_constants
+from keras_transformer.tensorflow_only.adam import adam_constants
 from keras_transformer.training.updates import Updates
 
 

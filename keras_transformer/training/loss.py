@@ -9,13 +9,13 @@ from keras_transformer.masking import spread_over_tokens
 from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
-from keras_transformer.slices import by_part
+from keras_transformer.rows import by_part
+from keras_transformer.rows import sum_rows
 from keras_transformer.slices import pick
-from keras_transformer.slices import sum_rows
 from keras_transformer.tensorflow_only.devices import replica_context
-from keras_transformer.tensorflow_only.operations import has_exact_softmax
-from keras_transformer.tensorflow_only.operations import replace_entries
-from keras_transformer.tensorflow_only.operations import wait_for
+from keras_transformer.tensorflow_only.graphs import wait_for
+from keras_transformer.tensorflow_only.indexing import replace_entries
+from keras_transformer.tensorflow_only.products import has_exact_softmax
 
 # Width `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
 # transposition. Measured at 128 and 512; the limit is between.

@@ -4,7 +4,7 @@ import math
 
 import keras
 
-from keras_transformer.tensorflow_only.operations import adam_constants
+from keras_transformer.tensorflow_only.adam import adam_constants
 from keras_transformer.training.updates import Updates
 
 

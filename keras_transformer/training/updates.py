@@ -4,11 +4,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.tensorflow_only.adam import summed_rows
+from keras_transformer.tensorflow_only.adam import update_by_adam
 from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.devices import update_on_devices
-from keras_transformer.tensorflow_only.operations import summed_rows
-from keras_transformer.tensorflow_only.operations import update_by_adam
 
 
 class Updates:

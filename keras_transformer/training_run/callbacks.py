@@ -11,7 +11,7 @@ import keras
 from keras_transformer.atomic import write_file
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
-from keras_transformer.process import signals_handled
+from keras_transformer.signals import signals_handled
 from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.folder import LOG

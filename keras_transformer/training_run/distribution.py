@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.process import num_cores
+from keras_transformer.cores import num_cores
 
 DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
 

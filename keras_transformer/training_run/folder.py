@@ -5,11 +5,11 @@ import json
 import os
 import sys
 
-from keras_transformer.atomic import check_absent
-from keras_transformer.atomic import check_folder_to_write
-from keras_transformer.atomic import lock
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
+from keras_transformer.lock import lock
+from keras_transformer.paths import check_absent
+from keras_transformer.paths import check_folder_to_write
 from keras_transformer.text import Tokenizer
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.translator import Translator

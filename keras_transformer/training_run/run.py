@@ -11,13 +11,15 @@ from pathlib import Path
 
 import keras
 
-from keras_transformer.atomic import fingerprint
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.checks import check_file
+from keras_transformer.extras import not_installed
+from keras_transformer.lengths import check_line_lengths
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import lines_of
-from keras_transformer.tensorflow_only.cores import give_cores_to_parts
+from keras_transformer.paths import fingerprint
+from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import Interrupt
 from keras_transformer.training_run.callbacks import OneTraining
@@ -38,8 +40,6 @@ from keras_transformer.training_run.start import Start
 from keras_transformer.training_run.start import model_options
 from keras_transformer.training_run.start import new_tokenizers
 from keras_transformer.translator import Translator
-from keras_transformer.translator import check_line_lengths
-from keras_transformer.translator import longest_source
 from keras_transformer.translator_folder import DESCRIPTION
 
 # Up to this `hidden_dim` training is faster with parts of a batch on the cores
@@ -153,7 +153,12 @@ class TrainingRun:
             watched = validation[0] if validation else source
             if options.scores_bleu():
                 lines = self.data.validation_lines[0]
-                check_line_lengths(self.translator, lines, watched)
+                check_line_lengths(
+                    lines,
+                    watched,
+                    self.translator.tokenizer.encode,
+                    self.translator.longest_source,
+                )
             sample = choose_sample(self.translator, watched)
             with self._full_disk_explained():
                 by_chief(
@@ -317,11 +322,8 @@ class TrainingRun:
         if checkpoint.tensors:
             self._assign(checkpoint)
         if not can_draw() and self.distribution.is_chief:
-            print(
-                "Without matplotlib no curves are drawn. `pip install "
-                "'.[plot]'`, in a checkout of this library, installs it.",
-                file=sys.stderr,
-            )
+            lack = not_installed("curves.png", "matplotlib", "plot")
+            print(lack, file=sys.stderr)
         with Interrupt(self.distribution.num_processes > 1) as interrupt:
             callbacks = OneTraining(
                 self._callbacks(checkpoint, interrupt, sample),
@@ -488,7 +490,7 @@ class TrainingRun:
 
 def choose_sample(translator: Translator, path) -> str | None:
     """The first line of a file that is neither empty nor too long."""
-    limit = longest_source(translator.model)
+    limit = translator.longest_source
     encode = translator.tokenizer.encode
     lines = lines_of(path)
     return next((x for x in lines if 0 < len(encode(x)) < limit), None)

@@ -5,8 +5,8 @@ import signal
 
 import keras
 
-from keras_transformer.process import signals_handled
 from keras_transformer.search import Search
+from keras_transformer.signals import signals_handled
 from keras_transformer.text import Tokenizer
 from keras_transformer.training_run.options import SIZES
 from keras_transformer.training_run.options import TrainingOptions

@@ -432,7 +432,7 @@ def test_combined_mask_allows_what_every_mask_allows(
         masks["attention_mask"] = random(shape) < 0.6
         expected &= masks["attention_mask"]
     if use_causal:
-        masks["causal_mask"] = causal_mask(length)
+        masks["causal"] = causal_mask(length)
         expected &= np.tri(length, dtype=bool)
     combined = combine_masks(**masks)
     if not masks:

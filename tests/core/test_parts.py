@@ -9,8 +9,8 @@ import keras_transformer as kt
 from keras_transformer import transformer as transformer_module
 from keras_transformer.product import offered_products
 from keras_transformer.product import products_of
-from keras_transformer.tensorflow_only import cores
 from keras_transformer.tensorflow_only import graphs
+from keras_transformer.tensorflow_only import threads
 
 from .copying import copy_task
 from .layers import D
@@ -176,16 +176,16 @@ def test_as_many_parts_as_operations_at_the_same_time(
 ):
     import tensorflow as tf
 
-    threads = {"intra": intra, "inter": inter}
-    monkeypatch.setattr(cores, "_threads", threads.get)
-    monkeypatch.setattr(cores, "num_cores", lambda: num_cores)
-    monkeypatch.setattr(cores, "_are_cpus", lambda devices: True)
-    assert cores.parts_at_once() == 1  # one operation after another
+    counts = {"intra": intra, "inter": inter}
+    monkeypatch.setattr(threads, "_threads", counts.get)
+    monkeypatch.setattr(threads, "num_cores", lambda: num_cores)
+    monkeypatch.setattr(threads, "_are_cpus", lambda devices: True)
+    assert threads.parts_at_once() == 1  # one operation after another
     found = []
 
     @tf.function
     def run():
-        found.append(cores.parts_at_once())
+        found.append(threads.parts_at_once())
 
     run()
     on_a_device = tf.distribute.OneDeviceStrategy("CPU:0").run

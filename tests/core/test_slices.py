@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.rows import join_rows
+from keras_transformer.rows import split_rows
 from keras_transformer.slices import at_least
 from keras_transformer.slices import at_most
-from keras_transformer.slices import join_rows
 from keras_transformer.slices import numbered
 from keras_transformer.slices import pick
-from keras_transformer.slices import split_rows
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.tensorflow_only import graphs
-from keras_transformer.tensorflow_only import operations
+from keras_transformer.tensorflow_only import products
 
 from .compiled import of_any_size
 from .compiled import xla
@@ -149,11 +149,9 @@ def test_products_of_a_step_are_those_of_any(dtype, rows, queries):
     def attended(inputs, small=True):
         x, y, z = inputs["x"], inputs["y"], inputs["z"]
         if small:
-            scores = operations.small_product(x, y, transpose_y=True)
-            weights = operations.small_softmax(
-                ops.cast(scores, "float32") + bias
-            )
-            return operations.small_product(ops.cast(weights, dtype), z)
+            scores = products.small_product(x, y, transpose_y=True)
+            weights = products.small_softmax(ops.cast(scores, "float32") + bias)
+            return products.small_product(ops.cast(weights, dtype), z)
         scores = ops.matmul(x, ops.transpose(y, (0, 1, 3, 2)))
         weights = ops.softmax(ops.cast(scores, "float32") + bias)
         return ops.matmul(ops.cast(weights, dtype), z)

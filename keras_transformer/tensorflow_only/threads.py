@@ -5,7 +5,7 @@ import os
 
 import keras
 
-from keras_transformer.process import num_cores
+from keras_transformer.cores import num_cores
 from keras_transformer.tensorflow_only.devices import replica_context
 
 # Each takes memory of its own.

@@ -1,0 +1,47 @@
+"""Explains the end of a process that cannot do so itself."""
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+
+
+def start_watcher():
+    """Explains the end of this process where it cannot do so itself.
+
+    Where the first of several processes is lost, jax aborts the others, and
+    Python with them. Gives a file that tells the watcher of any other end.
+    """
+    watched, watcher = os.pipe()
+    if not os.fork():
+        os.close(watcher)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if not os.read(watched, 1):
+            print(
+                "keras-transformer: This process was ended by force: by a "
+                "signal, or by jax, as the first process is lost. The same "
+                "command in all processes, without `--overwrite`, goes on from "
+                "the last checkpoint.",
+                file=sys.stderr,
+                flush=True,
+            )
+        os._exit(0)
+    os.close(watched)
+    atexit.register(_tell, watcher)
+    return watcher
+
+
+def _tell(watcher):
+    """Tells the watcher, if it still runs, that nothing is to be explained."""
+    with contextlib.suppress(OSError):
+        os.write(watcher, b".")
+
+
+def end_at_once(watcher, code):
+    """Ends without the minutes that jax waits for processes that are lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _tell(watcher)
+    os._exit(code)

@@ -1,0 +1,130 @@
+"""How long sources and targets may be, in tokens, without a backend."""
+
+import itertools
+
+from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_positive
+from keras_transformer.lines import chunks
+from keras_transformer.pieces import end_rows
+
+# Longest source where the model has no limit of its own: far more than any
+# sentence, and still within the memory of a usual machine.
+LONGEST_SOURCE = 4096
+
+# Most tokens of a target that may be asked for; there is room for all from the
+# first step.
+MOST_LENGTH = 2**20
+
+
+def default_max_length(source_length):
+    """Most tokens of a target, by default: those of the source + 50.
+
+    Section 6.1. The length is an integer, an array or a tensor.
+    """
+    return source_length + 50
+
+
+def longest_target(source_length, max_length, model) -> int:
+    """Most tokens of a target, of a source of so many."""
+    limit = max_length or default_max_length(source_length)
+    return min(limit, model.max_length or limit)
+
+
+def check_limits(min_length, max_length):
+    """Checks the least and the most tokens of targets."""
+    check_not_negative(min_length=min_length)
+    if max_length is not None:
+        check_positive(max_length=max_length)
+    for name, length in (
+        ("min_length", min_length),
+        ("max_length", max_length),
+    ):
+        if length is not None and length > MOST_LENGTH:
+            raise ValueError(
+                f"`{name}` must be at most {MOST_LENGTH:,} tokens. Received: "
+                f"{name}={length}."
+            )
+    if max_length is None:
+        return
+    if min_length > max_length:
+        raise ValueError(
+            "`min_length` must not be more than `max_length`. Received: "
+            f"min_length={min_length}, max_length={max_length}."
+        )
+
+
+def check_row_lengths(name, rows, limit: int):
+    """Raises `ValueError` if the ids of a text are more than `limit`."""
+    for index, row in enumerate(rows):
+        if len(row) > limit:
+            raise ValueError(
+                f"`{name}` must not be longer than {limit} tokens. Received: "
+                f"text {index} of {len(row)}. Split it into sentences."
+            )
+
+
+def check_line_lengths(lines, place, encode, limit: int):
+    """Raises `ValueError` if a line is too long, which it names from 1.
+
+    Before any is translated: calls with some of the lines each count their own.
+
+    Args:
+        lines: A list of strings.
+        place: What a message calls the place they are from.
+        encode: Function of strings to their token ids.
+        limit: Most tokens of a line, with an end token.
+    """
+    rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
+    for number, ids in enumerate(rows, 1):
+        if len(ids) >= limit:
+            raise ValueError(
+                f"The lines of {place} must have less than {limit} tokens. "
+                f"Received: line {number} of {len(ids)}."
+            )
+
+
+def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
+    """Checks that prefixes are no longer than their targets may be.
+
+    Args:
+        name: The argument.
+        lengths: Tokens of each prefix.
+        source_lengths: Tokens of each source.
+        max_length: Most tokens of a target, or `None`.
+        model: The `Transformer`.
+    """
+    for index, (length, source_length) in enumerate(
+        zip(lengths, source_lengths, strict=True)
+    ):
+        limit = longest_target(source_length, max_length, model)
+        if length > limit:
+            raise ValueError(
+                f"`{name}` must not be longer than the target may be. "
+                f"Received: {name}[{index}] of {length} tokens, max_length="
+                f"{limit}."
+            )
+
+
+def check_prefix_lines(translator, lines, prefixes, max_length, place):
+    """Raises `ValueError` if a translation has no room for what it begins with.
+
+    Args:
+        translator: A `Translator`.
+        lines: A list of strings to translate.
+        prefixes: As many strings.
+        max_length: Most tokens of a translation, or `None`.
+        place: What a message calls the place that prefixes are from.
+    """
+    check_limits(0, max_length)
+    sources = end_rows(translator.tokenizer.encode(lines))
+    targets = translator.target_tokenizer.encode(prefixes)
+    for number, (source, target) in enumerate(
+        zip(sources, targets, strict=True), 1
+    ):
+        limit = longest_target(len(source), max_length, translator.model)
+        if source and len(target) > limit:  # empty text stays empty
+            raise ValueError(
+                f"The lines of {place} must have at most as many tokens as the "
+                f"translation may. Received: line {number} of {len(target)}, "
+                f"max_length={limit}."
+            )

@@ -1,0 +1,29 @@
+"""The progress bar of what is found batch by batch."""
+
+
+def with_progress(found, description, lengths, verbose):
+    """Gives what is found batch by batch, and shows how much is done.
+
+    Args:
+        found: Iterable of tuples, of which the first is a batch: the indices
+            of its texts.
+        description: What the progress bar says.
+        lengths: Tokens of each text.
+        verbose: 0 is silent, 1 shows a bar where there is a terminal.
+    """
+    if not verbose:
+        yield from found
+        return
+    # Late: what runs a LiteRT file can do without rich.
+    import rich.console
+    import rich.progress
+
+    console = rich.console.Console(stderr=True)
+    with rich.progress.Progress(
+        console=console, disable=not console.is_terminal, transient=True
+    ) as progress:
+        task = progress.add_task(description, total=sum(lengths))
+        for batch, *others in found:
+            yield batch, *others
+            done = sum(lengths[index] for index in batch)
+            progress.advance(task, done)
