@@ -228,8 +228,9 @@ def check_texts(name: str, texts) -> list[str]:
             f"`{name}` must be a sequence of strings. Received: one string. "
             "Write `[text]`; what is returned is a sequence too."
         )
-    if isinstance(texts, (Mapping, set, frozenset)) or not isinstance(
-        texts, Iterable
+    is_scalar = getattr(texts, "shape", None) == ()  # an array of no axes
+    if isinstance(texts, (Mapping, set, frozenset)) or not (
+        isinstance(texts, Iterable) and not is_scalar
     ):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: {name} of type "

@@ -395,6 +395,11 @@ class Transformer(Freezable, keras.Model):
         In training `y_pred` itself may get no gradient, only what it is the
         product of; for a gradient of logits call the loss.
         """
+        if y is None and self.loss is not None:
+            raise ValueError(
+                "`y` must be the labels `(B, T)`, the targets through the end "
+                "token. Received: y=None."
+            )
         if hasattr(y, "dtype"):
             sample_weight = token_weights(y, sample_weight)
         arguments = x, y, y_pred, sample_weight, training

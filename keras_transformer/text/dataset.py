@@ -110,6 +110,11 @@ def read_corpus(
 ) -> "Corpus":
     """Splits sentence pairs into ids; arguments of `translation_dataset`."""
     check_budget(tokens_per_batch, max_length)
+    if isinstance(target, Tokenizer):
+        raise TypeError(
+            "`target` must be text, or None where `source` is a dataset of "
+            "pairs. Received: a Tokenizer. Pass it as `tokenizer=`."
+        )
     tokenizers = tokenizer, target_tokenizer or tokenizer
     for name, value in zip(
         ("tokenizer", "target_tokenizer"), tokenizers, strict=True

@@ -260,7 +260,13 @@ class Tokenizer:
             TypeError: If an id is not an integer.
             ValueError: If an id is not in the vocabulary.
         """
-        rows = list(ids)
+        try:
+            rows = list(ids)
+        except TypeError:
+            raise TypeError(
+                "`ids` must be a sequence of ids, or of such. Received: ids of "
+                f"type {type(ids).__name__}."
+            ) from None
         shape = np.shape(rows[0]) if rows else getattr(ids, "shape", (0,))[1:]
         if shape == ():
             return self._join(self._content(rows))

@@ -381,6 +381,14 @@ def test_fit_compares_labels_with_targets(shape):
         model.fit(IDS, LABELS, validation_data=(IDS, labels))
 
 
+def test_training_needs_labels():
+    model = make_model()
+    model.compile("sgd", kt.LabelSmoothedCrossentropy())
+    for call in (model.fit, model.evaluate, model.train_on_batch):
+        with raises(ValueError, "`y` must be the labels `(B, T)`, the targets"):
+            call(IDS)
+
+
 def test_fit_refuses_weights_of_classes():
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())

@@ -539,6 +539,13 @@ def test_what_is_no_tokenizer_is_refused(make, wrong):
         make(["one"], ["eins"], tokenizer=wrong)
 
 
+def test_tokenizer_in_the_place_of_the_target_is_named(tokenizer):
+    pairs = tf.data.Dataset.from_tensors(("one", "eins"))
+    message = "`target` must be text.*Received: a Tokenizer. Pass it as `token"
+    with pytest.raises(TypeError, match=message):
+        kt.translation_dataset(pairs, tokenizer)
+
+
 def test_what_is_no_target_tokenizer_is_refused(make):
     message = "`target_tokenizer` must be a Tokenizer.*of type str"
     with pytest.raises(TypeError, match=message):

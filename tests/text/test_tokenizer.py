@@ -242,6 +242,12 @@ def test_empty_text_has_no_ids(trained):
     assert trained.decode(np.zeros((0, 5), "int32")) == []
 
 
+@pytest.mark.parametrize("ids", [5, np.int32(5), np.array(5), None])
+def test_ids_to_decode_are_a_sequence(trained, ids):
+    with pytest.raises(TypeError, match="`ids` must be a sequence of ids, or"):
+        trained.decode(ids)
+
+
 @pytest.mark.parametrize("ids", [[4.0], [[4, 5.7]], ["4"], np.ones(2), [None]])
 def test_ids_to_decode_are_integers(trained, ids):
     with pytest.raises(TypeError, match="`ids` must be integers. Received: "):
