@@ -1,8 +1,12 @@
 """What every test stands on: quiet logs, seeds and full float32 precision."""
 
+import json
 import os
+import pathlib
 import random
 import signal
+import subprocess
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # One thread a process: the models are tiny, and pytest-xdist fills the cores.
@@ -37,6 +41,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("tests")
 
 SEED = 20170612
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
 
 
 def pytest_configure(config):
@@ -81,3 +87,32 @@ def seed():
 def dtype_policy():
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(scope="session")
+def run_program():
+    """Runs one of `programs` in a process of its own.
+
+    Gives a function of its name, its arguments, what it reads as JSON, whether
+    it must end well, and of environment variables, to the ended process.
+    """
+
+    def run(name, *arguments, stdin=None, check=True, **environment):
+        process = subprocess.run(
+            # `-P`: it imports none of its neighbours.
+            [
+                sys.executable,
+                "-P",
+                PROGRAMS / f"{name}.py",
+                *map(str, arguments),
+            ],
+            input=None if stdin is None else json.dumps(stdin),
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert not (check and process.returncode), process.stderr[-3000:]
+        return process
+
+    return run

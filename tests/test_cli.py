@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import types
+import typing
 
 import numpy as np
 import pytest
@@ -29,9 +30,10 @@ from keras_transformer import cli
 from keras_transformer import transformer
 from keras_transformer.cli import commands
 from keras_transformer.cli import translate as translate_command
-from keras_transformer.tensorflow_only import cores
+from keras_transformer.tensorflow_only import threads
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import run as training_run
+from keras_transformer.training_run.options import TrainingOptions
 
 ANIMALS = {
     "cat": "Katze",
@@ -287,42 +289,37 @@ def test_training_leaves_a_translator_and_a_log(trained):
     assert epochs_in_log(trained.folder) == [0, 1]
 
 
-@pytest.mark.slow
-def test_training_is_repeatable_from_its_seed(trained, tmp_path):
-    folder = tmp_path / "again"
-    result = run(
-        *("train", trained.source, trained.target, "-o", folder),
-        *("--validation", trained.source, trained.target, "--epochs", "2"),
-        *TRAINING,
+def test_every_option_of_a_training_reaches_it(monkeypatch, tmp_path):
+    """As the text that is typed, of the type that it declares."""
+    told = []
+    monkeypatch.setattr(
+        training_run.TrainingRun,
+        "train",
+        lambda run, *texts, **options: told.append((run.options, options)),
     )
-    assert result.code == 0, result.errors
-    weights = kt.Translator.load(folder).model.get_weights()
-    expected = trained.translator.model.get_weights()
-    for found, weight in zip(weights, expected, strict=True):
-        # Threads may add up in another order.
-        np.testing.assert_allclose(found, weight, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_options_reach_the_model_and_the_data(text, tmp_path):
-    folder = tmp_path / "run"
-    command = [
-        *("train", *text, "-o", folder, *TRAINING),
-        *("--model-type", "unigram", "--vocabulary-size", "36"),
-        *("--dropout", "0.25"),
-        *("--dtype", "mixed_bfloat16", "--average-decay", "0.9"),
-        *("--learning-rate", "0.002", "--label-smoothing", "0.2"),
-    ]
-    result = run(*command, "--epochs", "1")
-    assert result.code == 0, result.errors
-    translator = kt.Translator.load(folder)
-    assert translator.tokenizer.is_fast
-    assert translator.model.dropout == 0.25
-    assert translator.model.dtype_policy.name == "mixed_bfloat16"
-    # Going on reads the optimizer's state and the mean of the weights.
-    result = run(*command, "--epochs", "2")
-    assert result.code == 0, result.errors
-    assert epochs_in_log(folder) == [0, 1]
+    monkeypatch.setattr(training_run.TrainingRun, "state", lambda run: "")
+    command = typer.main.get_command(cli.app).commands["train"]
+    switches = {x.name: x.opts[0] for x in command.params}
+    hints = typing.get_type_hints(TrainingOptions)
+    assert hints.keys() <= switches.keys()
+    del hints["output"]
+    for name, hint in hints.items():
+        while typing.get_args(hint):  # of what may be `None`, of a choice
+            hint = typing.get_args(hint)[0]
+        typed, expected = {
+            bool: ([], True),
+            int: (["7"], 7),
+            float: (["0.25"], 0.25),
+            str: (["x.model"], "x.model"),
+        }.get(hint) or ([hint], hint)
+        typed = [switches[name], *typed]
+        result = run("train", "a.en", "a.de", "-o", tmp_path, *typed)
+        assert result.code == 0, (typed, result.errors)
+        [(options, others)] = told
+        told.clear()
+        assert getattr(options, name) == expected
+        assert options.output == str(tmp_path)
+        assert not others["resume"] and not others["overwrite"]
 
 
 def test_overwrite_starts_anew(trained, tmp_path):
@@ -343,40 +340,23 @@ def test_overwrite_starts_anew(trained, tmp_path):
     assert translator.tokenizer.vocabulary_size == 50
 
 
-def test_training_starts_from_a_translator(trained, tmp_path):
-    command = [
-        *("train", trained.source, trained.target, "-o", tmp_path / "run"),
-        *("--start-from", trained.folder, "--max-length", "32"),
-        *("--tokens-per-batch", "32", "--learning-rate", "1e-9"),
-    ]
-    result = run(*command, "--vocabulary-size", "60")
-    assert_is_one_line(result, "`vocabulary_size` must be left out with .*")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--start-from", "x", "--vocabulary-size", "60"),
+            "`vocabulary_size` must be left out with .*",
+        ),
+        (
+            ("--tokenizer", "x.model", "--model-type", "bpe"),
+            "`model_type` must be left out with .*",
+        ),
+    ],
+)
+def test_options_that_another_one_answers(text, tmp_path, options, message):
+    result = run("train", *text, "-o", tmp_path / "run", *options)
+    assert_is_one_line(result, message)
     assert not (tmp_path / "run").exists()
-    result = run(*command, "--epochs", "1")
-    assert result.code == 0, result.errors
-    weights = kt.Translator.load(tmp_path / "run").model.get_weights()
-    expected = trained.translator.model.get_weights()
-    for found, weight in zip(weights, expected, strict=True):
-        np.testing.assert_allclose(found, weight, atol=1e-5)
-
-
-def test_training_with_given_vocabularies(trained, tmp_path):
-    source, target = trained.source, trained.target
-    paths = [tmp_path / "en.model", tmp_path / "de.model"]
-    for path, text in zip(paths, (source, target), strict=True):
-        kt.Tokenizer.train([text], 40, model_type="bpe", verbose=0).save(path)
-    command = [
-        *("train", source, target, "-o", tmp_path / "run", "--epochs", "1"),
-        *("--tokens-per-batch", "32", "--max-length", "32"),
-        *("--tokenizer", paths[0], "--target-tokenizer", paths[1]),
-    ]
-    result = run(*command, "--model-type", "bpe")
-    assert_is_one_line(result, "`model_type` must be left out with .*")
-    result = run(*command)
-    assert result.code == 0, result.errors
-    translator = kt.Translator.load(tmp_path / "run")
-    assert translator.tokenizer.model == paths[0].read_bytes()
-    assert translator.target_tokenizer.model == paths[1].read_bytes()
 
 
 def test_same_command_after_the_end_says_so(trained, tmp_path):
@@ -632,7 +612,9 @@ def test_much_text_has_a_batch_on_each_core(
     trained, monkeypatch, command, is_much
 ):
     calls = []
-    monkeypatch.setattr(cores, "give_cores_to_batches", lambda: calls.append(1))
+    monkeypatch.setattr(
+        threads, "give_cores_to_batches", lambda: calls.append(1)
+    )
     files = {"SOURCE": trained.source, "TARGET": trained.target}
     name, *arguments = (files.get(word, word) for word in command)
     assert run(name, trained.folder, *arguments).code == 0

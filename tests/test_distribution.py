@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.distribution import distributed
 
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
 NOUNS = {"cat": "Katze", "dog": "Hund", "fox": "Fuchs", "owl": "Eule"}
 PAIRS = [
     (f"{one} sees {other}", f"{NOUNS[one]} sieht {NOUNS[other]}")
@@ -45,42 +47,6 @@ COMMAND = [
 NEW_MODEL = [
     *("--preset", "tiny", "--vocabulary-size", "54", "--model-type", "bpe"),
 ]
-
-# The command, of small models and with two devices if it runs on TensorFlow;
-# `event` is the number of a batch of the second epoch, and signals after it.
-PROGRAM = """
-import json, os, signal, sys
-
-small, event, sys.argv = json.loads(sys.argv[1])
-
-from keras_transformer import cli, transformer
-
-transformer.PRESETS["tiny"] = small
-
-import keras
-import tensorflow as tf
-
-if keras.backend.backend() == "tensorflow":
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-    )
-
-from keras_transformer.training_run import callbacks
-
-on_batch_end = callbacks.Checkpoints.on_train_batch_end
-
-
-def with_event(self, batch, logs=None):
-    if event and self.epoch == 1 and self.skipped + batch == event[0]:
-        for number in event[1:]:
-            os.kill(os.getpid(), number)
-    on_batch_end(self, batch, logs)
-
-
-callbacks.Checkpoints.on_train_batch_end = with_event
-cli.main()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +74,10 @@ def start(
     argv = ["keras-transformer", "train", *text, "--output", str(folder)]
     argv += ["--validation", *text, *COMMAND, *model, *options]
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, json.dumps([SMALL, event, argv])],
+        [
+            *(sys.executable, "-P", PROGRAMS / "train_with_event.py"),
+            json.dumps([SMALL, event, argv]),
+        ],
         env={
             **os.environ,
             "KERAS_BACKEND": backend,
@@ -272,312 +241,38 @@ def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
     assert (tmp_path / "run/training/checkpoints").exists()
 
 
-def run_on_tensorflow(code, *arguments):
-    """Runs code in a process of its own, whose devices it may choose."""
-    process = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "KERAS_BACKEND": "tensorflow"},
-        capture_output=True,
-        text=True,
+@pytest.mark.slow
+def test_optimizers_clip_and_accumulate_what_all_devices_have(run_program):
+    run_program("mirrored_optimizers", KERAS_BACKEND="tensorflow")
+
+
+@pytest.mark.slow
+def test_loss_of_two_devices_is_the_mean_of_all_that_counts(run_program):
+    run_program("mirrored_loss", KERAS_BACKEND="tensorflow")
+
+
+@pytest.mark.slow
+def test_a_fit_on_two_devices_goes_on(tmp_path, run_program):
+    run_program("mirrored_checkpoint", tmp_path, KERAS_BACKEND="tensorflow")
+
+
+@pytest.mark.slow
+def test_no_update_where_the_gradients_of_any_device_overflow(run_program):
+    run_program("mirrored_loss_scale", KERAS_BACKEND="tensorflow")
+
+
+@pytest.mark.slow
+def test_each_device_drops_other_entries(run_program):
+    run_program("mirrored_dropout", KERAS_BACKEND="tensorflow")
+
+
+@pytest.mark.slow
+def test_a_model_in_parts_comes_to_the_same_as_a_whole_one(run_program):
+    run_program(
+        "model_parallel",
+        KERAS_BACKEND="jax",
+        XLA_FLAGS="--xla_force_host_platform_device_count=4",
     )
-    assert process.returncode == 0, process.stderr
-
-
-MIRRORED_OPTIMIZERS = """
-import keras
-import numpy as np
-import tensorflow as tf
-
-import keras_transformer as kt
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-inputs = np.arange(64).reshape(16, 4) % 7  # tokens more than once
-outputs = np.linspace(-1, 1, 16)[:, None]
-
-
-def train(devices, make=kt.Adam, **options):
-    keras.utils.set_random_seed(1)
-    with tf.distribute.MirroredStrategy(devices).scope():
-        model = keras.Sequential([
-            keras.layers.Embedding(9, 8),
-            keras.layers.Flatten(),
-            keras.layers.Dense(4, "relu"),
-            keras.layers.Dense(1),
-        ])
-        model.build((None, 4))
-        schedule = kt.WarmupSchedule(peak_learning_rate=0.03, warmup_steps=9)
-        optimizer = make(schedule, **options)
-        model.compile(optimizer, "mse", jit_compile=False)
-    losses = model.fit(
-        inputs, outputs, batch_size=8, epochs=5, shuffle=False, verbose=0
-    ).history["loss"]
-    return losses, model.get_weights()
-
-
-CASES = [
-    {"global_clipnorm": 0.1},
-    {"clipvalue": 0.01, "use_ema": True},
-    {"gradient_accumulation_steps": 3},
-    {
-        "gradient_accumulation_steps": 2,
-        "global_clipnorm": 0.1,
-        "weight_decay": 0.1,
-        "amsgrad": True,
-    },
-    {"make": kt.Muon, "adam_weight_decay": 0.1},
-    {"make": kt.Muon, "global_clipnorm": 0.1, "gradient_accumulation_steps": 2},
-]
-for dtype, tolerance in (("float32", 1e-5), ("mixed_float16", 1e-2)):
-    keras.config.set_dtype_policy(dtype)
-    for options in CASES:
-        losses, weights = train(["CPU:0", "CPU:1"], **options)
-        expected_losses, expected = train(["CPU:0"], **options)
-        np.testing.assert_allclose(losses, expected_losses, atol=tolerance)
-        for weight, other in zip(weights, expected, strict=True):
-            np.testing.assert_allclose(weight, other, atol=tolerance)
-
-try:
-    train(None, use_ema=True, gradient_accumulation_steps=2)
-except ValueError as error:
-    assert "`gradient_accumulation_steps` goes without" in str(error), error
-else:
-    raise AssertionError("there is no error")
-"""
-
-
-@pytest.mark.slow
-def test_optimizers_clip_and_accumulate_what_all_devices_have():
-    run_on_tensorflow(MIRRORED_OPTIMIZERS)
-
-
-MIRRORED_LOSS = """
-import keras
-import numpy as np
-import tensorflow as tf
-
-import keras_transformer as kt
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-# Of the first device all labels are 0, which are padding where masks or weights
-# say so.
-labels = np.array([[0, 0, 0], [0, 0, 0], [4, 5, 0], [6, 0, 0]])
-inputs = np.array([[0, 0, 0], [7, 0, 0], [4, 5, 0], [6, 5, 4]])
-weights = np.linspace(0, 1, 12).reshape(4, 3)
-
-
-def loss(devices, mask_zero, weights):
-    keras.utils.set_random_seed(1)
-    with tf.distribute.MirroredStrategy(devices).scope():
-        model = keras.Sequential([
-            keras.layers.Embedding(9, 4, mask_zero=mask_zero),
-            keras.layers.Dense(9),
-        ])
-        model.build((None, 3))
-        loss = kt.LabelSmoothedCrossentropy(0.1)
-        model.compile("sgd", loss, jit_compile=False)
-    return model.evaluate(inputs, labels, 4, verbose=0, sample_weight=weights)
-
-
-for mask_zero in (False, True):
-    for some in (None, weights, weights[:, 0]):
-        expected = loss(["CPU:0"], mask_zero, some)
-        found = loss(["CPU:0", "CPU:1"], mask_zero, some)
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-        assert found > 1
-"""
-
-
-@pytest.mark.slow
-def test_loss_of_two_devices_is_the_mean_of_all_that_counts():
-    run_on_tensorflow(MIRRORED_LOSS)
-
-
-MIRRORED_CHECKPOINT = """
-import sys
-
-import keras
-import numpy as np
-import tensorflow as tf
-
-import keras_transformer as kt
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-x = np.linspace(-1, 1, 8)[:, None]
-
-
-def make():
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        dense = keras.layers.Dense(1, name="dense")
-        model = keras.Sequential([keras.Input((1,)), dense])
-        model.compile(kt.Adam(0.1), "mse", jit_compile=False)
-    return model
-
-
-def fit(model, first, last):
-    model.fit(
-        x, 3 * x, 4, shuffle=False, verbose=0, epochs=last, initial_epoch=first
-    )
-
-
-model, other = make(), make()
-start = kt.Checkpoint.newest(sys.argv[1])
-start.assign(model)
-fit(model, 0, 2)
-kt.Checkpoint.of(model, 2).write(sys.argv[1])
-fit(model, 2, 4)
-kt.Checkpoint.newest(sys.argv[1]).assign(other)
-fit(other, 2, 4)
-for found, expected in zip(other.variables, model.variables, strict=True):
-    np.testing.assert_array_equal(found, expected)
-"""
-
-
-@pytest.mark.slow
-def test_a_fit_on_two_devices_goes_on(tmp_path):
-    run_on_tensorflow(MIRRORED_CHECKPOINT, tmp_path)
-
-
-MIRRORED_LOSS_SCALE = """
-import keras
-import numpy as np
-import tensorflow as tf
-
-import keras_transformer as kt
-from keras_transformer.training import LossScaleOptimizer
-
-keras.config.set_dtype_policy("mixed_float16")
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    optimizer = LossScaleOptimizer(kt.Adam(0.1), initial_scale=1024.0)
-    model.compile(optimizer, "mse", jit_compile=False)
-before = model.get_weights()
-
-
-def scale():
-    return float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
-
-
-# The half of the second device overflows.
-inputs = np.array([[1.0], [1.0], [1e4], [1e4]])
-model.fit(inputs, 0 * inputs, batch_size=4, shuffle=False, verbose=0)
-assert scale() == 512
-for weight, other in zip(model.get_weights(), before, strict=True):
-    np.testing.assert_array_equal(weight, other)
-inputs = np.ones((4, 1))
-model.fit(inputs, 0 * inputs, batch_size=4, shuffle=False, verbose=0)
-assert scale() == 512
-assert np.abs(model.get_weights()[0] - before[0]).max() > 0.05
-"""
-
-
-@pytest.mark.slow
-def test_no_update_where_the_gradients_of_any_device_overflow():
-    run_on_tensorflow(MIRRORED_LOSS_SCALE)
-
-
-MIRRORED_DROPOUT = """
-import keras
-import numpy as np
-import tensorflow as tf
-
-from keras_transformer.dropout import Dropout
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(
-    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
-)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-with strategy.scope():
-    layer = Dropout(0.5)
-
-
-@tf.function
-def dropped():
-    one, two = strategy.run(
-        lambda: layer(keras.ops.ones((9, 100)), training=True)
-    ).values
-    return one, two
-
-
-first, second = (np.asarray(x) == 0 for x in dropped())
-again, _ = (np.asarray(x) == 0 for x in dropped())
-assert 0.4 < first.mean() < 0.6
-for other in (second, again):
-    assert 0.4 < (first == other).mean() < 0.6
-"""
-
-
-@pytest.mark.slow
-def test_each_device_drops_other_entries():
-    run_on_tensorflow(MIRRORED_DROPOUT)
-
-
-MODEL_PARALLEL = """
-import keras
-import numpy as np
-
-import keras_transformer as kt
-
-ids = np.array([[4, 5, 6, 7, 3], [8, 9, 3, 0, 0]] * 2)
-
-
-def losses(distribution):
-    keras.distribution.set_distribution(distribution)
-    keras.utils.set_random_seed(1)
-    model = kt.Transformer(
-        14, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32,
-        dropout=0.0,
-    )
-    optimizer = keras.optimizers.Adam(0.01, global_clipnorm=1.0)
-    model.compile(optimizer, kt.LabelSmoothedCrossentropy(0.1))
-    inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
-    losses = [model.train_on_batch(inputs, ids, ids != 0) for _ in range(20)]
-    return losses, [*model.trainable_variables, *optimizer.variables]
-
-
-expected, _ = losses(None)
-mesh = keras.distribution.DeviceMesh(
-    (2, 2), ("batch", "model"), keras.distribution.list_devices()
-)
-found, variables = losses(
-    keras.distribution.ModelParallel(layout_map=kt.layout_map(mesh))
-)
-np.testing.assert_allclose(found, expected, atol=1e-3)
-assert expected[-1] < expected[0] - 1
-for variable in variables:
-    split = "model" in tuple(variable.value.sharding.spec)
-    matrix = len(variable.shape) == 2
-    inner_bias = "inner" in variable.path
-    assert split == (matrix or inner_bias), variable.path
-"""
-
-
-@pytest.mark.slow
-def test_a_model_in_parts_comes_to_the_same_as_a_whole_one():
-    process = subprocess.run(
-        [sys.executable, "-c", MODEL_PARALLEL],
-        env={
-            **os.environ,
-            "KERAS_BACKEND": "jax",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stderr
 
 
 def test_layout_along_an_axis_that_is_none():

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import types
 from unittest import mock
@@ -21,8 +20,8 @@ import sentencepiece
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import atomic
 from keras_transformer import bleu_callback
+from keras_transformer import lock
 from keras_transformer import transformer
 from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
@@ -672,7 +671,7 @@ def test_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
     def flock(file, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(atomic.fcntl, "flock", flock)
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
     with RunFolder(os.fspath(tmp_path)).lock():
         pass
     assert f"system of {tmp_path} has no locks" in capsys.readouterr().err
@@ -711,41 +710,15 @@ def test_cores_train_narrow_models_in_parts(
     assert len(given) == expected
 
 
-# A training in a new process, and the threads that an operation has then.
-IN_PARTS = """
-import json
-import os
-import sys
-
-os.sched_setaffinity(0, [*os.sched_getaffinity(0)][:2])
-
-import tensorflow as tf
-
-from keras_transformer.training_run.options import TrainingOptions
-from keras_transformer.training_run.run import TrainingRun
-
-folder, settings, *text = sys.argv[1:]
-TrainingRun(TrainingOptions(folder, **json.loads(settings))).train(*text)
-print("threads", tf.config.threading.get_intra_op_parallelism_threads())
-"""
-
-
 @pytest.mark.slow
 def test_a_training_has_not_computed_before_it_gives_cores(
-    text, tmp_path, monkeypatch
+    text, tmp_path, monkeypatch, run_program
 ):
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", IN_PARTS),
-            *(tmp_path / "run", json.dumps({**SETTINGS, **SMALL}), *text),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    settings = json.dumps({**SETTINGS, **SMALL})
+    done = run_program("train_in_parts", tmp_path / "run", settings, *text)
     assert done.stdout.splitlines()[-1] == "threads 1"
 
 
@@ -1231,10 +1204,7 @@ def test_best_epoch_is_kept_and_training_stops(text, tmp_path, scores, capsys):
     assert len(losses(folder)) == 6
 
 
-@pytest.mark.parametrize(("tokenize", "used"), [(None, "13a"), ("char",) * 2])
-def test_translations_are_scored_as_told(
-    text, tmp_path, monkeypatch, tokenize, used
-):
+def test_translations_are_scored_as_told(text, tmp_path, monkeypatch):
     signatures = []
 
     def scored(*arguments, **options):
@@ -1243,10 +1213,10 @@ def test_translations_are_scored_as_told(
         return scores
 
     monkeypatch.setattr(bleu_callback, "corpus_scores", scored)
-    settings = {"bleu": True, "tokenize": tokenize, "epochs": 1}
+    settings = {"bleu": True, "tokenize": "char", "epochs": 1}
     train(tmp_path / "run", text, settings)
     [signature] = signatures
-    assert f"|tok:{used}|" in signature
+    assert "|tok:char|" in signature
 
 
 @pytest.mark.slow
@@ -1353,82 +1323,28 @@ def test_without_matplotlib_training_goes_on(
 
 # Processes of their own.
 
-# Trainings one after the other, each in a process; these are forked to import
-# TensorFlow once.
-PROGRAM = """
-import json, os, signal, sys
 
-from keras_transformer import atomic, transformer
-from keras_transformer.training_run import callbacks
-from keras_transformer.training_run.options import TrainingOptions
-from keras_transformer.training_run.run import TrainingRun
-
-jobs, small, files = json.loads(sys.argv[1])
-transformer.PRESETS["tiny"] = small
-for settings, moment, log in jobs:
-    child = os.fork()
-    if not child:
-        with open(log, "w") as file:
-            os.dup2(file.fileno(), 2)
-        break
-    os.waitpid(child, 0)
-else:
-    sys.exit()
-
-
-def kill():
-    print("killed", file=sys.stderr)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed_before(function, condition):
-    def wrapper(*arguments, **options):
-        if condition(*arguments):
-            kill()
-        return function(*arguments, **options)
-
-    return wrapper
-
-
-if moment == "while a checkpoint is renamed":
-    later = [False, True]  # of the checkpoints in the first epoch
-    os.replace = killed_before(
-        os.replace, lambda old, new: "epoch-00000" in new and later.pop(0)
-    )
-elif moment == "between two batches":
-    callbacks.Checkpoints.on_train_batch_end = killed_before(
-        callbacks.Checkpoints.on_train_batch_end,
-        lambda self, batch: self.epoch == 1 and self.run.data.num_batches
-        - self.skipped - batch == 4,
-    )
-elif moment == "between translator and checkpoint":
-    callbacks.Checkpoints.on_epoch_end = killed_before(
-        callbacks.Checkpoints.on_epoch_end,
-        lambda self, epoch, *logs: epoch == 2,
-    )
-TrainingRun(TrainingOptions(**settings)).train(*files, validation=files)
-print("ended", file=sys.stderr)
-"""
-
-
-def in_processes(folders, text, settings, moments, logs):
+@pytest.fixture
+def in_processes(run_program, text, tmp_path):
     """Trains in processes of their own, killed at some moments.
 
-    Gives what each wrote to its errors, "ended" in the last line if it did.
+    Gives a function of folders, settings and moments to what each wrote to its
+    errors, "ended" in the last line if it did.
     """
-    files = [logs / f"{number}.log" for number in range(len(folders))]
-    jobs = [
-        ({**SETTINGS, **settings, "output": str(folder)}, moment, str(file))
-        for folder, moment, file in zip(folders, moments, files, strict=True)
-    ]
-    arguments = json.dumps([jobs, SMALL, [str(path) for path in text]])
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, arguments],
-        capture_output=True,
-        timeout=600,
-        check=True,
-    )
-    return [file.read_text() for file in files]
+
+    def run(folders, settings, moments):
+        files = [tmp_path / f"{n}.log" for n in range(len(folders))]
+        jobs = [
+            ({**SETTINGS, **settings, "output": str(folder)}, moment, str(file))
+            for folder, moment, file in zip(
+                folders, moments, files, strict=True
+            )
+        ]
+        arguments = json.dumps([jobs, SMALL, [str(path) for path in text]])
+        run_program("train_until_killed", arguments)
+        return [file.read_text() for file in files]
+
+    return run
 
 
 @pytest.mark.slow
@@ -1445,7 +1361,7 @@ def in_processes(folders, text, settings, moments, logs):
     ],
     ids=["last", "decay, accumulated"],
 )
-def test_killed_training_comes_to_the_same(text, tmp_path, settings):
+def test_killed_training_comes_to_the_same(in_processes, tmp_path, settings):
     settings = {**settings, "epochs": 3}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     moments = [
@@ -1456,7 +1372,7 @@ def test_killed_training_comes_to_the_same(text, tmp_path, settings):
         None,
     ]
     first, *others, last = in_processes(
-        [whole, *[killed] * 4], text, settings, moments, tmp_path
+        [whole, *[killed] * 4], settings, moments
     )
     assert first.endswith("ended\n"), first
     for errors in others:
@@ -1472,11 +1388,9 @@ def test_killed_training_comes_to_the_same(text, tmp_path, settings):
 
 
 @pytest.mark.slow
-def test_deterministic_training_is_equal_bit_by_bit(text, tmp_path):
+def test_deterministic_training_is_equal_bit_by_bit(in_processes, tmp_path):
     folders = [tmp_path / name for name in ("one", "other")]
-    for errors in in_processes(
-        folders, text, {"deterministic": True}, [None, None], tmp_path
-    ):
+    for errors in in_processes(folders, {"deterministic": True}, [None, None]):
         assert errors.endswith("ended\n"), errors
     for one, other in zip(
         weights_in(tmp_path / "one"),

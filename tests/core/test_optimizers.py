@@ -55,11 +55,12 @@ def assert_same(found, expected):
         ("mixed_bfloat16", {}),
         ("mixed_float16", {}),
         ("bfloat16", {}),
-        ("float32", {"amsgrad": True}),
-        ("float32", {"global_clipnorm": 0.1}),
+        ("float32", {"amsgrad": True, "clipvalue": 0.01}),
         ("float32", {"beta_1": 0, "beta_2": np.float64(0.98)}),
-        ("float32", {"clipvalue": 0.01}),
-        ("float32", {"weight_decay": 0.1, "use_ema": True}),
+        (
+            "float32",
+            {"global_clipnorm": 0.1, "weight_decay": 0.1, "use_ema": True},
+        ),
     ],
 )
 def test_it_is_the_adam_of_keras(dtype, options):
@@ -75,10 +76,22 @@ def test_it_is_the_adam_of_keras(dtype, options):
     [
         ("float32", {}),
         ("mixed_bfloat16", {"adam_lr_ratio": 2.0}),
-        ("float32", {"exclude_layers": ["dense"]}),
-        ("float32", {"exclude_layers": None}),
-        ("float32", {"global_clipnorm": 0.1, "weight_decay": 0.0}),
-        ("float32", {"adam_weight_decay": 0.2, "use_ema": True}),
+        (
+            "float32",
+            {
+                "exclude_layers": ["dense"],
+                "global_clipnorm": 0.1,
+                "weight_decay": 0.0,
+            },
+        ),
+        (
+            "float32",
+            {
+                "exclude_layers": None,
+                "adam_weight_decay": 0.2,
+                "use_ema": True,
+            },
+        ),
     ],
 )
 def test_it_is_the_muon_of_keras(dtype, options):

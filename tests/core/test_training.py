@@ -204,7 +204,7 @@ def test_loss_of_extreme_logits_is_finite():
 
 @pytest.mark.slow
 @tensorflow_only
-@each_smoothing
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("run", [lambda function: function, traced])
 @pytest.mark.parametrize(
     "dtype, reduction, is_wide, is_exact, error",
@@ -271,19 +271,20 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
 
 @tensorflow_only
 @pytest.mark.parametrize(
-    "dtype, error, options, in_place",
+    "dtype, error, options, is_frozen, in_place",
     [
         # Two look-ups, and the label's entries of a product taken and added.
-        ("float32", 1e-5, {}, 4),
-        ("mixed_bfloat16", 1e-2, {}, 4),
-        ("mixed_float16", 1e-2, {}, 2),
-        ("float32", 1e-5, {"source_vocabulary_size": V + 3}, 3),
-        ("float32", 1e-5, {"tie_output": False}, 0),
+        ("float32", 1e-5, {}, False, 4),
+        ("float32", 1e-5, {}, True, None),
+        ("mixed_bfloat16", 1e-2, {}, False, 4),
+        ("mixed_float16", 1e-2, {}, False, 2),
+        ("float32", 1e-5, {"source_vocabulary_size": V + 3}, False, 3),
+        ("float32", 1e-5, {"source_vocabulary_size": V + 3}, True, None),
+        ("float32", 1e-5, {"tie_output": False}, False, 0),
     ],
 )
-@pytest.mark.parametrize("is_frozen", [False, True])
 def test_uses_of_an_embedding_share_one_gradient(
-    dtype, error, options, in_place, is_frozen
+    dtype, error, options, is_frozen, in_place
 ):
     import tensorflow as tf
 
@@ -444,52 +445,13 @@ def test_gradient_of_logits_is_not_held_for_both_of_its_products(width):
     assert of_embeddings not in all_before(of_vectors)
 
 
-# One step of a loss in bfloat16, and the memory it took, in bytes.
-STEP = """
-import keras
-import numpy as np
-import tensorflow as tf
-
-import keras_transformer as kt
-from keras_transformer.product import offered_products
-from keras_transformer.serving.run_export import peak_bytes
-from keras_transformer.tensorflow_only.operations import has_exact_softmax
-
-layer = kt.TokenEmbedding(16_000, 4, dtype="bfloat16")
-layer.build()
-labels = np.arange(1, 4097).reshape(2, 2048)
-loss = kt.LabelSmoothedCrossentropy()
-
-
-@tf.function
-def step(x):
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        logits = layer(x, reverse=True, training=True)
-        with offered_products(logits):
-            value = loss(labels, logits)
-    return tape.gradient(value, [x, layer.embeddings.value])
-
-
-x = keras.ops.ones((2, 2048, 4), "bfloat16")
-step.get_concrete_function(x)
-before = peak_bytes()
-step(x)
-print(has_exact_softmax(), peak_bytes() - before)
-"""
-
-
 @pytest.mark.slow
 @tensorflow_only
 @pytest.mark.parametrize("has_onednn", ["1", "0"])
-def test_logits_are_held_in_float32_only_where_softmax_needs_it(has_onednn):
-    process = subprocess.run(
-        [sys.executable, "-c", STEP],
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": has_onednn},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_logits_are_held_in_float32_only_where_softmax_needs_it(
+    run_program, has_onednn
+):
+    process = run_program("loss_in_bfloat16", TF_ENABLE_ONEDNN_OPTS=has_onednn)
     is_exact, peak = process.stdout.split()
     logits = 2 * 4096 * 16_000  # bytes; there are as many probabilities
     most = 2 if is_exact == "True" else 6  # in float32 each takes two more
@@ -500,8 +462,8 @@ def test_logits_are_held_in_float32_only_where_softmax_needs_it(has_onednn):
 @tensorflow_only
 def test_knows_where_a_softmax_of_half_precision_is_not_exact():
     program = (
-        "from keras_transformer.tensorflow_only import operations\n"
-        "print(operations.has_exact_softmax())"
+        "from keras_transformer.tensorflow_only import products\n"
+        "print(products.has_exact_softmax())"
     )
     on_a_cpu = {"TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
     process = subprocess.run(

@@ -44,174 +44,6 @@ from keras_transformer.serving.litert import export_litert
 for folder, path, options in json.load(sys.stdin):
     export_litert(kt.Translator.load(folder), path, **options)
 """
-# One signature of a model of base size, and the most memory it took.
-CONVERT_BASE = """
-import sys
-import tensorflow as tf
-import keras_transformer as kt
-from keras_transformer.decoding import Decode
-from keras_transformer.serving.litert import convert_function
-from keras_transformer.serving.run_export import peak_bytes
-model = kt.Transformer.from_preset("base", 32_000)
-def translate_ids(source_ids):
-    decode = Decode(model, kt.GreedySearch())
-    found = decode.in_segments({"source_ids": source_ids})
-    return {"target_ids": found.target_ids}
-ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-content = convert_function(model, translate_ids, ids, quantization="int8")
-open(sys.argv[1], "wb").write(content)
-print(peak_bytes())
-"""
-# What translating one sentence with it takes.
-RUN_BASE = """
-import sys
-import numpy as np
-from ai_edge_litert.interpreter import Interpreter
-from keras_transformer.serving.run_export import peak_bytes
-run = Interpreter(sys.argv[1]).get_signature_runner("serving_default")
-ids = np.arange(4, 34, dtype="int32")[None]
-assert run(source_ids=ids)["target_ids"].shape[1] > 0
-print(peak_bytes())
-"""
-# An embedding large enough to be quantised, looked up outside and inside of
-# loops, and multiplied with.
-QUANTIZE_EMBEDDING = """
-import sys
-import numpy as np
-import tensorflow as tf
-import keras_transformer as kt
-from keras_transformer.decoding import Decode
-from keras_transformer.serving.litert import convert_function
-from tensorflow.lite.python import schema_py_generated as schema
-model = kt.Transformer(
-    640, num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64
-)
-embeddings = model.target_embedding.embeddings
-embeddings[7].assign(tf.zeros(32))
-# Halves of int8's steps.
-embeddings[8].assign(tf.concat([[127.0], tf.range(31.0) - 15.5], axis=0))
-look_up = model.target_embedding.look_up
-def translate_ids(source_ids):
-    decode = Decode(model, kt.GreedySearch())
-    found = decode.in_segments({"source_ids": source_ids})
-    return {"target_ids": found.target_ids}
-ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-content = convert_function(model, translate_ids, ids, quantization=sys.argv[1])
-assert model.target_embedding.look_up == look_up
-file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
-tables = [
-    (tensor.type, tensor.buffer)
-    for graph in file.subgraphs
-    for tensor in graph.tensors
-    if tensor.shape is not None and np.prod(tensor.shape) == 640 * 32
-    and file.buffers[tensor.buffer].data is not None
-]
-kinds = {getattr(schema.TensorType, name) for name in sys.argv[2:]}
-assert {kind for kind, _ in tables} == kinds, tables
-assert len({buffer for _, buffer in tables}) == 1, tables
-"""
-# A model whose past is apart from its cache, with targets that end early, late,
-# and at the end of a cache.
-KEEP_A_PAST = """
-import numpy as np
-import tensorflow as tf
-import keras_transformer as kt
-from ai_edge_litert.interpreter import Interpreter
-from keras_transformer import decoding
-from keras_transformer.serving.litert import convert_function
-model = kt.Transformer(
-    97, num_layers=2, num_heads=2, hidden_dim=decoding.LEAST_WIDTH,
-    intermediate_dim=32,
-)
-for variable in model.trainable_variables:
-    if variable.ndim == 2:
-        variable.assign(2 * variable.numpy())
-source_ids = np.random.default_rng(3).integers(4, 97, (9, 12), "int32")
-lengths = np.array([50, 3, 17, 33, 16, 1, 32, 49, 48], "int32")
-limits = {"min_lengths": lengths, "max_lengths": lengths}
-for search in (kt.GreedySearch(), kt.BeamSearch(3, num_hypotheses=2)):
-    decode = decoding.Decode(model, search)
-    def translate_ids(source_ids, lengths):
-        limits = {"min_lengths": lengths, "max_lengths": lengths}
-        found = decode.in_segments({"source_ids": source_ids, **limits})
-        return {"target_ids": found.target_ids, "scores": found.scores}
-    ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-    vector = tf.TensorSpec([None], tf.int32, name="lengths")
-    content = convert_function(model, translate_ids, ids, vector)
-    run = Interpreter(model_content=content).get_signature_runner()
-    found = run(source_ids=source_ids, lengths=lengths)
-    expected = decode.whole({"source_ids": source_ids, **limits})
-    np.testing.assert_array_equal(found["target_ids"], expected.target_ids)
-    np.testing.assert_allclose(found["scores"], expected.scores, rtol=1e-4)
-"""
-# The size of a file of all signatures to that of its weights and tokenizers.
-EXPORT_TINY = """
-import os, sys
-import numpy as np
-import keras_transformer as kt
-from tensorflow.lite.python import schema_py_generated as schema
-syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-words = [a + b for a in syllables for b in syllables]
-lines = [" ".join(words[i : i + 9]) for i in range(0, len(words), 4)]
-tokenizer = kt.Tokenizer.train(lines, vocabulary_size=1000, verbose=0)
-model = kt.Transformer.from_preset("tiny", tokenizer.vocabulary_size)
-kt.Translator(model, tokenizer).export_litert(sys.argv[1])
-with open(sys.argv[1], "rb") as file:
-    content = file.read()
-file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
-tokenizers = sum(
-    file.buffers[tensor.buffer].data.size
-    for graph in file.subgraphs
-    for tensor in graph.tensors
-    if tensor.type == schema.TensorType.UINT8
-    and file.buffers[tensor.buffer].data is not None
-)
-print(len(content) / (4 * model.count_params() + tokenizers))
-"""
-# All that a program needs that translates text in the file.
-TRANSLATE_TEXT = """
-import json, sys
-import numpy as np
-import tensorflow_text
-from tensorflow_text.core.pybinds import tflite_registrar
-from ai_edge_litert.interpreter import InterpreterWithCustomOps
-loaded = InterpreterWithCustomOps(
-    model_path=sys.argv[1],
-    custom_op_registerers=tflite_registrar.SELECT_TFTEXT_OPS,
-)
-run = loaded.get_signature_runner("translate_text")
-# Shares its loops, here with sentences of other numbers and lengths.
-run_ids = loaded.get_signature_runner("translate_ids")
-ids = np.array([[4, 5, 6, 3], [5, 3, 0, 0]], "int32")
-expected = run_ids(source_ids=ids)["target_ids"]
-results = []
-for text in json.load(sys.stdin):
-    found = run(text=np.array([text.encode()], dtype=object))
-    results.append(found["translation"][0].decode())
-    np.testing.assert_array_equal(
-        run_ids(source_ids=ids)["target_ids"], expected
-    )
-json.dump(results, sys.stdout)
-"""
-# The runtime that asks for buffers beforehand.
-COMPILED_MODEL = """
-import json, sys
-import numpy as np
-from ai_edge_litert.compiled_model import CompiledModel
-loaded = CompiledModel.from_file(sys.argv[1])
-index = loaded.get_signature_index("translate_ids")
-names = loaded.get_signature_list()["translate_ids"]["outputs"]
-inputs = loaded.create_input_buffers(index)
-outputs = dict(zip(names, loaded.create_output_buffers(index)))
-results = []
-for row in json.load(sys.stdin):
-    ids = np.zeros(64, "int32")
-    ids[: len(row)] = row
-    inputs[0].write(ids)
-    loaded.run_by_index(index, inputs, [outputs[name] for name in names])
-    results.append(outputs["target_ids"].read(114, np.int32).tolist())
-json.dump(results, sys.stdout)
-"""
 WITHOUT_TENSORFLOW = """
 import sys
 import keras_transformer as kt
@@ -326,12 +158,12 @@ def test_texts_are_translated_as_by_the_translator(exported, name):
 
 
 @pytest.mark.parametrize("name", ["greedy", "int8"])
-def test_text_inside_the_file_is_the_same(exported, name):
+def test_text_inside_the_file_is_the_same(exported, name, run_program):
     folder, translators = exported
     path = folder / f"{name}.tflite"
     # Of a quantised file, what its ids say.
     translate = translators.get(name) or kt.LiteRTTranslator(path)
-    found = python(TRANSLATE_TEXT, path, stdin=TEXTS)
+    found = run_program("run_translate_text", path, stdin=TEXTS).stdout
     assert json.loads(found) == translate(TEXTS)
 
 
@@ -392,8 +224,9 @@ def test_weights_are_aligned_in_a_file(exported):
 
 
 @pytest.mark.slow
-def test_tiny_file_is_little_more_than_its_weights(tmp_path):
-    assert float(python(EXPORT_TINY, tmp_path / "tiny.tflite")) < 1.05
+def test_tiny_file_is_little_more_than_its_weights(tmp_path, run_program):
+    process = run_program("export_tiny", tmp_path / "tiny.tflite")
+    assert float(process.stdout) < 1.05
 
 
 @pytest.mark.parametrize("name", ["bpe", "beam best 2"])
@@ -505,11 +338,12 @@ def test_shapes_may_be_fixed(exported, name):
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
 
 
-def test_fixed_shapes_run_as_a_compiled_model(exported):
+def test_fixed_shapes_run_as_a_compiled_model(exported, run_program):
     folder, _ = exported
     path = folder / "fixed greedy.tflite"
     rows = [[4, 9, 11, 3], [5, 3]]
-    found = json.loads(python(COMPILED_MODEL, path, stdin=rows))
+    process = run_program("run_compiled_model", path, stdin=rows)
+    found = json.loads(process.stdout)
     run = interpreter.Interpreter(str(path)).get_signature_runner(
         "translate_ids"
     )
@@ -668,13 +502,15 @@ def test_bpe_text_is_refused_with_a_way_out(exported, tmp_path):
     "quantization, kinds",
     [("int8", ["INT8"]), ("float16", ["INT16", "FLOAT16"])],
 )
-def test_file_holds_the_quantised_embedding_once(quantization, kinds):
-    python(QUANTIZE_EMBEDDING, quantization, *kinds)
+def test_file_holds_the_quantised_embedding_once(
+    quantization, kinds, run_program
+):
+    run_program("quantize_embedding", quantization, *kinds)
 
 
 @pytest.mark.slow
-def test_a_model_with_a_past_decodes_as_the_translator():
-    python(KEEP_A_PAST)
+def test_a_model_with_a_past_decodes_as_the_translator(run_program):
+    run_program("decode_with_a_past")
 
 
 def test_batches_of_workers_are_about_the_best_and_equal_sizes():
@@ -741,13 +577,13 @@ def test_operations_stand_before_what_needs_them():
 
 
 @pytest.mark.slow
-def test_base_size_takes_little_memory(tmp_path):
+def test_base_size_takes_little_memory(tmp_path, run_program):
     path = tmp_path / "base.tflite"
     # Libraries and what converting takes, beside 0.24 GB of weights.
-    assert int(python(CONVERT_BASE, path)) < 3e9
+    assert int(run_program("convert_base", path).stdout) < 3e9
     assert 60e6 < path.stat().st_size < 68e6
     # The weights, once in the file and once as products need them.
-    assert int(python(RUN_BASE, path)) < 220e6
+    assert int(run_program("run_base", path).stdout) < 220e6
 
 
 def test_quantization_is_one_of_three(exported, tmp_path):

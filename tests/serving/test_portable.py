@@ -1,8 +1,6 @@
 """SavedModels run where there is TensorFlow, and no XLA."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
@@ -15,33 +13,11 @@ from keras_transformer.serving.portable import xla_operations
 
 TEXTS = ["the cat sees the dog", "", "fox", "the hen sees the fox " * 9]
 
-# TensorFlow Serving does the same when it starts, unless told otherwise.
-WITHOUT_XLA = """
-import ctypes, json, os, sys
-import tensorflow as tf
-import tensorflow_text
-
-folder = os.path.dirname(tf.__file__)
-library = ctypes.CDLL(os.path.join(folder, "libtensorflow_cc.so.2"))
-library._ZN10tensorflow21DisableXlaCompilationEv()
-signatures = tf.saved_model.load(sys.argv[1]).signatures
-texts = tf.constant(json.loads(sys.argv[2]))
-found = signatures["serving_default"](text=texts)["translation"].numpy()
-print(json.dumps([text.decode() for text in found]))
-signatures["translate_compiled"](text=texts)
-"""
-
 
 @pytest.mark.slow
-def test_export_runs_where_xla_is_off(small):
-    process = subprocess.run(
-        [
-            *(sys.executable, "-c", WITHOUT_XLA),
-            *(str(small.saved_model), json.dumps(TEXTS)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+def test_export_runs_where_xla_is_off(small, run_program):
+    process = run_program(
+        "run_without_xla", small.saved_model, json.dumps(TEXTS), check=False
     )
     assert process.stdout, process.stderr[-3000:]
     assert json.loads(process.stdout) == small.translator(TEXTS)

@@ -49,54 +49,6 @@ BATCHES = {
 # logits differ by about 1e-6, a score of some hundred tokens by more.
 SCORE_TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 
-# All that a program needs; reads calls from its input and prints results.
-FRESH_PROCESS = """
-import json
-import sys
-
-import tensorflow as tf
-import tensorflow_text
-
-
-def signature(function):
-    return [
-        {
-            name: [spec.dtype.name, spec.shape.as_list()]
-            for name, spec in specs.items()
-        }
-        for specs in (
-            function.structured_input_signature[1],
-            function.structured_outputs,
-        )
-    ]
-
-
-results = {}
-for kind, (path, batches, source_ids) in json.load(sys.stdin).items():
-    loaded = tf.saved_model.load(path)
-    translate = loaded.signatures["serving_default"]
-    results[kind] = {
-        "signatures": {
-            name: signature(function)
-            for name, function in loaded.signatures.items()
-        },
-        "batches": {},
-    }
-    for name, texts in batches.items():
-        output = translate(text=tf.constant(texts, tf.string))
-        results[kind]["batches"][name] = (
-            [text.decode() for text in output["translation"].numpy()],
-            output["score"].numpy().tolist(),
-        )
-    output = loaded.signatures["translate_ids"](
-        source_ids=tf.constant(source_ids, tf.int32)
-    )
-    results[kind]["target_ids"] = output["target_ids"].numpy().tolist()
-    results[kind]["score"] = output["score"].numpy().tolist()
-results["modules"] = sorted(sys.modules)
-json.dump(results, sys.stdout)
-"""
-
 
 def tokenizer(lines, **options):
     return kt.Tokenizer.train(lines, verbose=0, **options)
@@ -175,21 +127,13 @@ def signatures(exported):
 
 
 @pytest.fixture(scope="module")
-def fresh(exported):
+def fresh(exported, run_program):
     """What one fresh process says to all texts, for each kind."""
     calls = {
         kind: (str(path), BATCHES, source_ids_of(translator))
         for kind, (translator, path) in exported.items()
     }
-    process = subprocess.run(
-        [sys.executable, "-c", FRESH_PROCESS],
-        input=json.dumps(calls),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return json.loads(process.stdout)
+    return json.loads(run_program("run_saved_model", stdin=calls).stdout)
 
 
 def test_fresh_process_does_not_need_this_library(fresh):
@@ -493,37 +437,18 @@ def test_overwrite_replaces_an_export_without_a_word(exported, tmp_path, capfd):
     assert found == translator(TEXTS)
 
 
-JAX = """
-import json
-import os
-import sys
-
-import keras_transformer as kt
-
-translator = kt.Translator.load(sys.argv[1])
-try:
-    translator.export_saved_model(sys.argv[2])
-except RuntimeError as error:
-    print(json.dumps([str(error), translator(sys.argv[3:])]))
-"""
-
-
 @pytest.mark.slow
-def test_jax_reads_the_same_folder_and_refuses_to_export(exported, tmp_path):
+def test_jax_reads_the_same_folder_and_refuses_to_export(
+    exported, tmp_path, run_program
+):
     translator, _ = exported["two bpe"]
     translator.save(tmp_path / "en-de")
     texts = ["the cat sees the dog", ""]
-    process = subprocess.run(
-        [
-            *(sys.executable, "-c", JAX),
-            *(str(tmp_path / "en-de"), str(tmp_path / "1"), *texts),
-        ],
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    process = run_program(
+        *("translate_and_export", tmp_path / "en-de", tmp_path / "1"),
+        *texts,
+        KERAS_BACKEND="jax",
     )
-    assert process.returncode == 0, process.stderr[-3000:]
     message, translations = json.loads(process.stdout)
     assert re.search("TensorFlow backend only.*'jax'.*KERAS_BACKEND", message)
     assert translations == translator(texts)

@@ -1,0 +1,65 @@
+"""Clipped and accumulated gradients of one device and of two."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_transformer as kt
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2
+)
+inputs = np.arange(64).reshape(16, 4) % 7  # tokens more than once
+outputs = np.linspace(-1, 1, 16)[:, None]
+
+
+def train(devices, make=kt.Adam, **options):
+    keras.utils.set_random_seed(1)
+    with tf.distribute.MirroredStrategy(devices).scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Embedding(9, 8),
+                keras.layers.Flatten(),
+                keras.layers.Dense(4, "relu"),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.build((None, 4))
+        schedule = kt.WarmupSchedule(peak_learning_rate=0.03, warmup_steps=9)
+        optimizer = make(schedule, **options)
+        model.compile(optimizer, "mse", jit_compile=False)
+    losses = model.fit(
+        inputs, outputs, batch_size=8, epochs=5, shuffle=False, verbose=0
+    ).history["loss"]
+    return losses, model.get_weights()
+
+
+CASES = [
+    {"global_clipnorm": 0.1},
+    {"clipvalue": 0.01, "use_ema": True},
+    {"gradient_accumulation_steps": 3},
+    {
+        "gradient_accumulation_steps": 2,
+        "global_clipnorm": 0.1,
+        "weight_decay": 0.1,
+        "amsgrad": True,
+    },
+    {"make": kt.Muon, "adam_weight_decay": 0.1},
+    {"make": kt.Muon, "global_clipnorm": 0.1, "gradient_accumulation_steps": 2},
+]
+for dtype, tolerance in (("float32", 1e-5), ("mixed_float16", 1e-2)):
+    keras.config.set_dtype_policy(dtype)
+    for options in CASES:
+        losses, weights = train(["CPU:0", "CPU:1"], **options)
+        expected_losses, expected = train(["CPU:0"], **options)
+        np.testing.assert_allclose(losses, expected_losses, atol=tolerance)
+        for weight, other in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(weight, other, atol=tolerance)
+
+try:
+    train(None, use_ema=True, gradient_accumulation_steps=2)
+except ValueError as error:
+    assert "`gradient_accumulation_steps` goes without" in str(error), error
+else:
+    raise AssertionError("there is no error")
