@@ -15,12 +15,12 @@ be `None` where there is one slot. Nothing that a step keeps is ever moved.
 
 from keras_transformer.search.beam import BeamSearch as BeamSearch
 from keras_transformer.search.greedy import GreedySearch as GreedySearch
+from keras_transformer.search.logits import (
+    log_probabilities as log_probabilities,
+)
 from keras_transformer.search.sampling import Sampling as Sampling
 from keras_transformer.search.sampling import seeds_of as seeds_of
 from keras_transformer.search.sampling import wrap_int32 as wrap_int32
 from keras_transformer.search.search import Hypotheses as Hypotheses
 from keras_transformer.search.search import Problem as Problem
 from keras_transformer.search.search import Search as Search
-from keras_transformer.search.search import (
-    log_probabilities as log_probabilities,
-)

@@ -10,12 +10,12 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
-from keras_transformer.search.search import IMPOSSIBLE
+from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.logits import log_normalizer
+from keras_transformer.search.logits import take_rows
+from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
-from keras_transformer.search.search import log_normalizer
-from keras_transformer.search.search import take_rows
-from keras_transformer.search.search import top_k
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import numbered
 

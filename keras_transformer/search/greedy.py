@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.search.independent import IndependentSearch
-from keras_transformer.search.search import top_k
+from keras_transformer.search.logits import top_k
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.search.search import IMPOSSIBLE
+from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.logits import log_probabilities
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
-from keras_transformer.search.search import log_probabilities
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID

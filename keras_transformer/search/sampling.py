@@ -8,10 +8,10 @@ from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.masking import padding_mask
+from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.independent import IndependentSearch
-from keras_transformer.search.search import IMPOSSIBLE
-from keras_transformer.search.search import take_rows
-from keras_transformer.search.search import top_k
+from keras_transformer.search.logits import take_rows
+from keras_transformer.search.logits import top_k
 from keras_transformer.slices import numbered
 
 # float32 rounds anything smaller to 0, which nothing can be divided by.

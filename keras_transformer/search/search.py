@@ -12,23 +12,13 @@ from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
-from keras_transformer.slices import at_least
-from keras_transformer.slices import numbered
-from keras_transformer.slices import pick
-from keras_transformer.slices import take
+from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import block_ngrams
+from keras_transformer.search.constraints import only
+from keras_transformer.search.constraints import over_tokens
+from keras_transformer.search.constraints import scale_used
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only.indexing import gather
-
-# Added to the logit of what must not be chosen. Finite, so that sums over a
-# target stay so; far below any real one.
-IMPOSSIBLE = -1e9
-
-# How far below the best a forced token counts at most, in nats.
-MOST_COST = 1e2
-
-# Tokens of which `top_k` takes the maximum first.
-CHUNK = 64
 
 
 class Hypotheses(NamedTuple):
@@ -222,18 +212,16 @@ class Search(abc.ABC):
         size = logits.shape[-1]
         x = logits
         if self.repetition_penalty != 1:
-            x = _scale_used(x, target_ids, self.repetition_penalty)
+            x = scale_used(x, target_ids, self.repetition_penalty)
         if self.no_repeat_ngram_size:
-            x = _block_ngrams(
-                x, target_ids, position, self.no_repeat_ngram_size
-            )
+            x = block_ngrams(x, target_ids, position, self.no_repeat_ngram_size)
         # One sum over the vocabulary, and no more than one.
         x = x + self._forbidden(size, position, problem)
         if problem.prefix_ids is not None:
             column = _columns(problem.prefix_ids, position, 1)
-            forced = _over_tokens(ops.squeeze(column, 1))  # (B, 1, 1)
+            forced = over_tokens(ops.squeeze(column, 1))  # (B, 1, 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
-            x = ops.where(is_free, x, _only(forced, logits))
+            x = ops.where(is_free, x, only(forced, logits))
         return x
 
     def _forbidden(self, size, position, problem):
@@ -248,7 +236,7 @@ class Search(abc.ABC):
         is_end = np.zeros(size, "float32")
         is_end[problem.end_token_id] = IMPOSSIBLE
         too_early = ops.less(position, problem.min_lengths)  # (B,)
-        too_early = ops.cast(_over_tokens(too_early), "float32")
+        too_early = ops.cast(over_tokens(too_early), "float32")
         return bias + too_early * is_end  # (B, 1, V)
 
 
@@ -287,67 +275,6 @@ class Problem(NamedTuple):
     needs_scores: bool = True
 
 
-def log_normalizer(logits):
-    """Computes `logsumexp` `(..., 1)` of logits `(..., V)`.
-
-    The log-probability of a token is its logit less this. By way of the
-    softmax, which every engine computes in one pass; the largest probability
-    is at least `1 / V`, safe to take the logarithm of.
-    """
-    largest = ops.max(logits, axis=-1, keepdims=True)
-    shares = ops.softmax(logits, axis=-1)
-    return largest - ops.log(ops.max(shares, axis=-1, keepdims=True))
-
-
-def log_probabilities(logits, token_ids):
-    """Log-probabilities of tokens `(B, T)` under logits `(B, T, V)`."""
-    return pick(logits, token_ids) - ops.squeeze(log_normalizer(logits), 2)
-
-
-def top_k(x, k):
-    """Finds the `k` largest of each row `(B, W, V)`, sorted.
-
-    Looks at the maximum of each chunk first: the `k` largest are in the `k`
-    chunks with the largest maxima. `ops.top_k` alone would sort whole
-    vocabularies on XLA.
-
-    Returns:
-        Values and int32 places, `(B, W, k)` each.
-    """
-    size = x.shape[-1]
-    if size < 4 * k * CHUNK:
-        values, places = ops.top_k(x, k)
-        return values, ops.cast(places, "int32")
-    shape = ops.shape(x)[:-1]
-    num_chunks = -(-size // CHUNK)
-    rest = num_chunks * CHUNK - size
-    if rest:
-        x = ops.pad(x, ((0, 0), (0, 0), (0, rest)), constant_values=-np.inf)
-    chunks = ops.reshape(x, (-1, num_chunks, CHUNK))
-    _, best = ops.top_k(ops.max(chunks, axis=-1), k)
-    best = ops.cast(best, "int32")
-    candidates = take_rows(chunks, best)  # (B W, k, CHUNK)
-    values, order = ops.top_k(ops.reshape(candidates, (-1, k * CHUNK)), k)
-    order = ops.cast(order, "int32")
-    places = take_rows(best, order // CHUNK) * CHUNK + order % CHUNK
-    return ops.reshape(values, (*shape, k)), ops.reshape(places, (*shape, k))
-
-
-def take_rows(x, places):
-    """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
-
-    As one gather; `ops.take_along_axis` copies the whole of `x` first.
-    """
-    if keras.backend.backend() == "tensorflow":
-        return gather(x, places, axis=1, batch_dims=1)
-    size = ops.shape(x)[1]
-    flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
-    first = numbered(places, axis=0) * size
-    rows = ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
-    # Of no rows JAX forgets how many places each has.
-    return ops.reshape(rows, (*ops.shape(places), *ops.shape(x)[2:]))
-
-
 def repeat_while(condition, body, state):
     """Runs `ops.while_loop` over a body that may forget sizes.
 
@@ -372,76 +299,6 @@ def _sized_like(x, new):
     return ops.reshape(new, ops.shape(x))
 
 
-def _over_tokens(x):
-    return ops.reshape(x, (-1, 1, 1))  # from (B,)
-
-
 def _columns(x, start, length):
     """Takes `(B, length)` out of `(B, T)`."""
     return ops.slice(x, (0, start), (ops.shape(x)[0], length))
-
-
-def _only(token_ids, logits):
-    """Leaves of logits `(B, W, V)` those of one token `(B, 1, 1)` each.
-
-    It is forced, whatever a model thinks of it; but what follows is to be
-    searched by scores that are not all of it.
-    """
-    vocabulary = ops.arange(logits.shape[-1], dtype="int32")
-    least = ops.max(logits, axis=-1, keepdims=True) - MOST_COST
-    return ops.where(
-        ops.equal(vocabulary, token_ids),
-        ops.maximum(logits, least),
-        IMPOSSIBLE,
-    )
-
-
-def _scale_used(logits, target_ids, penalty):
-    """Multiplies the log-probabilities of tokens that the targets have."""
-    normalizer = log_normalizer(logits)
-    scaled = (logits - normalizer) * penalty + normalizer
-    return ops.where(_marked(target_ids, logits.shape[-1]), scaled, logits)
-
-
-def _block_ngrams(logits, target_ids, position, size):
-    """Forbids tokens that would complete an n-gram a second time.
-
-    The last `size - 1` tokens are compared with those before each earlier
-    token; where they are the same, that token may not follow now.
-    """
-    longest = target_ids.shape[2]
-    if longest is not None and size > longest:
-        return logits  # no target holds one, let alone two
-    ends = numbered(target_ids, axis=2)  # the last token of an n-gram
-    same = ops.logical_and(
-        ops.greater_equal(ends, size - 1), ops.less(ends, position)
-    )  # (T,)
-    for back in range(1, size):
-        place = at_least(position - back, 0)
-        last = take(target_ids, place, axis=2)  # (B, W)
-        # Not `ops.roll`, which LiteRT has no operation for.
-        before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))
-        before = before[:, :, :-back]  # (B, W, T)
-        same = ops.logical_and(
-            same, ops.equal(before, ops.expand_dims(last, 2))
-        )
-    blocked = ops.where(same, target_ids, PAD_TOKEN_ID)
-    return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
-
-
-def _marked(token_ids, vocabulary_size):
-    """Marks the tokens among `(B, W, T)` in `(B, W, V)`, bool.
-
-    Padding is marked as well, which no model lets a search choose.
-    """
-    shape = ops.shape(token_ids)
-    rows = ops.arange(shape[0] * shape[1], dtype="int32")
-    ids = ops.reshape(token_ids, (-1, shape[2]))
-    flat = ids + ops.expand_dims(rows * vocabulary_size, 1)
-    marks = ops.scatter(
-        ops.reshape(flat, (-1, 1)),
-        ops.ones_like(ops.reshape(flat, (-1,)), dtype="float32"),
-        (shape[0] * shape[1] * vocabulary_size,),
-    )
-    marks = ops.reshape(marks, (shape[0], shape[1], vocabulary_size))
-    return ops.greater(marks, 0)

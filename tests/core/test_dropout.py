@@ -61,10 +61,14 @@ def test_gradient_is_that_of_what_is_kept():
     np.testing.assert_allclose(slope, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision(dtype):
-    kept = dropped(0.3, dtype=dtype) != 0
+@pytest.mark.parametrize(
+    ("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-11)]
+)
+def test_half_precision(dtype, error):
+    output = dropped(0.3, dtype=dtype)
+    kept = output != 0
     np.testing.assert_allclose(kept.mean(), 0.7, atol=0.01)
+    np.testing.assert_allclose(output[kept], 1 / 0.7, rtol=error)
 
 
 def test_nothing_is_dropped_unless_training():

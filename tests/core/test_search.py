@@ -15,10 +15,10 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.search import Problem
 from keras_transformer.search import sampling
-from keras_transformer.search.search import IMPOSSIBLE
-from keras_transformer.search.search import log_normalizer
-from keras_transformer.search.search import take_rows
-from keras_transformer.search.search import top_k
+from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.logits import log_normalizer
+from keras_transformer.search.logits import take_rows
+from keras_transformer.search.logits import top_k
 
 from .compiled import loops_in_python
 from .compiled import traced

@@ -1,0 +1,87 @@
+"""What must not follow, by the logits of tokens."""
+
+from keras import ops
+
+from keras_transformer.search.logits import log_normalizer
+from keras_transformer.slices import at_least
+from keras_transformer.slices import numbered
+from keras_transformer.slices import take
+from keras_transformer.special_tokens import PAD_TOKEN_ID
+
+# Added to the logit of what must not be chosen. Finite, so that sums over a
+# target stay so; far below any real one.
+IMPOSSIBLE = -1e9
+
+# How far below the best a forced token counts at most, in nats.
+MOST_COST = 1e2
+
+
+def scale_used(logits, target_ids, penalty):
+    """Multiplies the log-probabilities of tokens that the targets have."""
+    normalizer = log_normalizer(logits)
+    scaled = (logits - normalizer) * penalty + normalizer
+    return ops.where(_marked(target_ids, logits.shape[-1]), scaled, logits)
+
+
+def block_ngrams(logits, target_ids, position, size):
+    """Forbids tokens that would complete an n-gram a second time.
+
+    The last `size - 1` tokens are compared with those before each earlier
+    token; where they are the same, that token may not follow now.
+    """
+    longest = target_ids.shape[2]
+    if longest is not None and size > longest:
+        return logits  # no target holds one, let alone two
+    ends = numbered(target_ids, axis=2)  # the last token of an n-gram
+    same = ops.logical_and(
+        ops.greater_equal(ends, size - 1), ops.less(ends, position)
+    )  # (T,)
+    for back in range(1, size):
+        place = at_least(position - back, 0)
+        last = take(target_ids, place, axis=2)  # (B, W)
+        # Not `ops.roll`, which LiteRT has no operation for.
+        before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))
+        before = before[:, :, :-back]  # (B, W, T)
+        same = ops.logical_and(
+            same, ops.equal(before, ops.expand_dims(last, 2))
+        )
+    blocked = ops.where(same, target_ids, PAD_TOKEN_ID)
+    return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
+
+
+def only(token_ids, logits):
+    """Leaves of logits `(B, W, V)` those of one token `(B, 1, 1)` each.
+
+    It is forced, whatever a model thinks of it; but what follows is to be
+    searched by scores that are not all of it.
+    """
+    vocabulary = ops.arange(logits.shape[-1], dtype="int32")
+    least = ops.max(logits, axis=-1, keepdims=True) - MOST_COST
+    return ops.where(
+        ops.equal(vocabulary, token_ids),
+        ops.maximum(logits, least),
+        IMPOSSIBLE,
+    )
+
+
+def over_tokens(x):
+    """Adds axes to `(B,)`, which then broadcasts to `(B, W, V)`."""
+    return ops.reshape(x, (-1, 1, 1))
+
+
+def _marked(token_ids, vocabulary_size):
+    """Marks the tokens among `(B, W, T)` in `(B, W, V)`, bool.
+
+    Padding is marked as well, which no model lets a search choose.
+    """
+    shape = ops.shape(token_ids)
+    rows = ops.arange(shape[0] * shape[1], dtype="int32")
+    ids = ops.reshape(token_ids, (-1, shape[2]))
+    flat = ids + ops.expand_dims(rows * vocabulary_size, 1)
+    marks = ops.scatter(
+        ops.reshape(flat, (-1, 1)),
+        ops.ones_like(ops.reshape(flat, (-1,)), dtype="float32"),
+        (shape[0] * shape[1] * vocabulary_size,),
+    )
+    marks = ops.reshape(marks, (shape[0], shape[1], vocabulary_size))
+    return ops.greater(marks, 0)

@@ -1,0 +1,73 @@
+"""What a search asks of logits: probabilities, and the most probable tokens."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.slices import numbered
+from keras_transformer.slices import pick
+from keras_transformer.tensorflow_only.indexing import gather
+
+# Tokens of which `top_k` takes the maximum first.
+CHUNK = 64
+
+
+def log_normalizer(logits):
+    """Computes `logsumexp` `(..., 1)` of logits `(..., V)`.
+
+    The log-probability of a token is its logit less this. By way of the
+    softmax, which every engine computes in one pass; the largest probability
+    is at least `1 / V`, safe to take the logarithm of.
+    """
+    largest = ops.max(logits, axis=-1, keepdims=True)
+    shares = ops.softmax(logits, axis=-1)
+    return largest - ops.log(ops.max(shares, axis=-1, keepdims=True))
+
+
+def log_probabilities(logits, token_ids):
+    """Log-probabilities of tokens `(B, T)` under logits `(B, T, V)`."""
+    return pick(logits, token_ids) - ops.squeeze(log_normalizer(logits), 2)
+
+
+def top_k(x, k):
+    """Finds the `k` largest of each row `(B, W, V)`, sorted.
+
+    Looks at the maximum of each chunk first: the `k` largest are in the `k`
+    chunks with the largest maxima. `ops.top_k` alone would sort whole
+    vocabularies on XLA.
+
+    Returns:
+        Values and int32 places, `(B, W, k)` each.
+    """
+    size = x.shape[-1]
+    if size < 4 * k * CHUNK:
+        values, places = ops.top_k(x, k)
+        return values, ops.cast(places, "int32")
+    shape = ops.shape(x)[:-1]
+    num_chunks = -(-size // CHUNK)
+    rest = num_chunks * CHUNK - size
+    if rest:
+        x = ops.pad(x, ((0, 0), (0, 0), (0, rest)), constant_values=-np.inf)
+    chunks = ops.reshape(x, (-1, num_chunks, CHUNK))
+    _, best = ops.top_k(ops.max(chunks, axis=-1), k)
+    best = ops.cast(best, "int32")
+    candidates = take_rows(chunks, best)  # (B W, k, CHUNK)
+    values, order = ops.top_k(ops.reshape(candidates, (-1, k * CHUNK)), k)
+    order = ops.cast(order, "int32")
+    places = take_rows(best, order // CHUNK) * CHUNK + order % CHUNK
+    return ops.reshape(values, (*shape, k)), ops.reshape(places, (*shape, k))
+
+
+def take_rows(x, places):
+    """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
+
+    As one gather; `ops.take_along_axis` copies the whole of `x` first.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return gather(x, places, axis=1, batch_dims=1)
+    size = ops.shape(x)[1]
+    flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
+    first = numbered(places, axis=0) * size
+    rows = ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
+    # Of no rows JAX forgets how many places each has.
+    return ops.reshape(rows, (*ops.shape(places), *ops.shape(x)[2:]))
