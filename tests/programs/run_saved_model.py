@@ -7,6 +7,7 @@ import json
 import sys
 
 import tensorflow as tf
+import tensorflow_text  # noqa: F401  its operations are in the graph
 
 
 def signature(function):

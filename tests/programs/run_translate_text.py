@@ -4,6 +4,7 @@ import json
 import sys
 
 import numpy as np
+import tensorflow_text  # noqa: F401  its operations are in the file
 from ai_edge_litert.interpreter import InterpreterWithCustomOps
 from tensorflow_text.core.pybinds import tflite_registrar
 

@@ -9,6 +9,7 @@ import os
 import sys
 
 import tensorflow as tf
+import tensorflow_text  # noqa: F401  its operations are in the graph
 
 folder = os.path.dirname(tf.__file__)
 library = ctypes.CDLL(os.path.join(folder, "libtensorflow_cc.so.2"))
