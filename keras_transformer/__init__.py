@@ -5,7 +5,6 @@ Every public name is here; each is imported when it is first used, so that
 work where tensorflow is not installed.
 """
 
-import contextlib
 import importlib
 
 import wrapt
@@ -61,9 +60,12 @@ __all__ = ["__version__", *sorted([*_CORE, *_OTHERS, *_RUNNERS])]
 def _register(keras):
     """Imports the core with Keras, which loads only classes it has met."""
     for home in sorted(set(_CORE.values())):
-        # One that imports Keras at this moment cannot be imported from yet.
-        with contextlib.suppress(ImportError):
+        try:
             importlib.import_module(f"keras_transformer.{home}")
+        except ModuleNotFoundError:
+            raise
+        except ImportError:
+            continue  # it needs one that imports Keras at this moment
 
 
 def __getattr__(name):
@@ -77,7 +79,7 @@ def __getattr__(name):
             importlib.import_module("keras")
         module = importlib.import_module(f"keras_transformer.{home}")
     except ModuleNotFoundError as error:
-        if name in _CORE:
+        if name in _CORE or error.name.startswith("keras_transformer."):
             raise
         extra = "litert" if name in _RUNNERS else None
         what = f"`keras_transformer.{name}`"

@@ -194,9 +194,9 @@ class MultiHeadAttention(Layer):
         for name, x in (("value", value), ("key", key)):
             if x is not None:
                 check_axes(name, x, (3,), "(B, S, D)")
-                check_sizes(name, x.shape[:1], query.shape[:1])
+                check_sizes(name, x.shape, (query.shape[0], None, None))
         if key is not None:
-            check_same_sizes("key", key.shape[:2], value.shape[:2])
+            check_same_sizes("key", key.shape, (*value.shape[:2], None))
         for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
             if mask is not None:
                 check_padding_mask(name, mask)

@@ -3,7 +3,6 @@
 import fractions
 import math
 import numbers
-import os
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -256,29 +255,6 @@ def check_padding_last(name: str, ids: np.ndarray):
             f"of a row only. Received: {name} with padding before a token in "
             f"row {row}."
         )
-
-
-def check_length(name: str, ids: np.ndarray, max_length: int | None):
-    """Raises `ValueError` if ids `(B, T)` are longer than a model takes."""
-    length = ids.shape[1]
-    if max_length is not None and length > max_length:
-        raise ValueError(
-            f"`{name}` must not be longer than `max_length`. Received: "
-            f"{name} of {length} tokens, max_length={max_length}."
-        )
-
-
-def check_file(path) -> str:
-    """Returns `path` as a string, or raises `FileNotFoundError`.
-
-    A pipe is one too, which can be read once.
-    """
-    path = os.fspath(path)
-    if os.path.isdir(path):
-        raise FileNotFoundError(f"No such file: {path!r} is a folder.")
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"No such file: {path!r}.")
-    return path
 
 
 def check_number(name, value):

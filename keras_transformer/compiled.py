@@ -7,7 +7,7 @@ import keras
 from keras_transformer.tensorflow_only.graphs import graph
 from keras_transformer.weights import hold_weights
 
-# Functions of a model that are kept: as many searches with other options.
+# Functions of a model that are kept; each search with other options is one.
 MOST_KEPT = 32
 
 

@@ -12,6 +12,7 @@ from keras_transformer.dense import by_rows
 from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
+from keras_transformer.slices import is_integer_tensor
 from keras_transformer.slices import take
 from keras_transformer.tensorflow_only.graphs import is_litert_graph
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
@@ -108,7 +109,7 @@ class TokenEmbedding(Layer):
             if training:
                 keep_product(logits, inputs, embeddings, weight)
             return logits
-        if not are_ids(inputs):
+        if not is_integer_tensor(inputs):
             raise TypeError(
                 "`inputs` must be integers, unless `reverse=True`. Received: "
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
@@ -147,7 +148,7 @@ class TokenEmbedding(Layer):
             _passed_on.reset(token)
 
     def compute_mask(self, inputs, previous_mask=None):
-        if not are_ids(inputs):  # vectors, on their way to logits
+        if not is_integer_tensor(inputs):  # vectors, on their way to logits
             return previous_mask
         return padding_mask(inputs) if self.mask_zero else None
 
@@ -158,10 +159,3 @@ class TokenEmbedding(Layer):
             "hidden_dim": self.hidden_dim,
             "mask_zero": self.mask_zero,
         }
-
-
-def are_ids(x):
-    """Whether it is an array or tensor of integers."""
-    if not hasattr(x, "dtype"):
-        return False
-    return "int" in keras.backend.standardize_dtype(x.dtype)

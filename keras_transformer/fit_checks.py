@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
-from keras_transformer.checks import check_length
+from keras_transformer.lengths import check_length
 
 # Training data that can be checked without using it up. Only a dictionary is
 # right; the others are refused by name.

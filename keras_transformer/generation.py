@@ -18,10 +18,10 @@ from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
-from keras_transformer.checks import check_length
 from keras_transformer.checks import check_padding_last
 from keras_transformer.decoding import FEWEST_COMPILED
 from keras_transformer.decoding import Decode
+from keras_transformer.lengths import check_length
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.masking import padding_mask

@@ -91,7 +91,10 @@ class Freezable:
 
 
 class Layer(Freezable, keras.layers.Layer):
-    """A layer that gives what it takes. Takes the arguments of `Freezable`."""
+    """A layer whose output has the shape of its first input by default.
+
+    Takes the arguments of `Freezable`.
+    """
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         """The shape of the first input."""

@@ -25,7 +25,7 @@ def default_max_length(source_length):
 
 
 def longest_target(source_length, max_length, model) -> int:
-    """Most tokens of a target, of a source of so many."""
+    """Most tokens that the target of a source of a given length may have."""
     limit = max_length or default_max_length(source_length)
     return min(limit, model.max_length or limit)
 
@@ -66,7 +66,8 @@ def check_row_lengths(name, rows, limit: int):
 def check_line_lengths(lines, place, encode, limit: int):
     """Raises `ValueError` if a line is too long, which it names from 1.
 
-    Before any is translated: calls with some of the lines each count their own.
+    For a file, before any of it is translated: a call of the translator with
+    some of the lines would count from the first of these.
 
     Args:
         lines: A list of strings.
@@ -78,8 +79,9 @@ def check_line_lengths(lines, place, encode, limit: int):
     for number, ids in enumerate(rows, 1):
         if len(ids) >= limit:
             raise ValueError(
-                f"The lines of {place} must have less than {limit} tokens. "
-                f"Received: line {number} of {len(ids)}."
+                f"The lines of {place} must not be longer than {limit} tokens. "
+                f"Received: line {number} of {len(ids) + 1}. Split it into "
+                "sentences."
             )
 
 
@@ -128,3 +130,13 @@ def check_prefix_lines(translator, lines, prefixes, max_length, place):
                 f"translation may. Received: line {number} of {len(target)}, "
                 f"max_length={limit}."
             )
+
+
+def check_length(name: str, ids, max_length: int | None):
+    """Raises `ValueError` if ids `(B, T)` are longer than a model takes."""
+    length = ids.shape[1]
+    if max_length is not None and length > max_length:
+        raise ValueError(
+            f"`{name}` must not be longer than `max_length`. Received: "
+            f"{name} of {length} tokens, max_length={max_length}."
+        )

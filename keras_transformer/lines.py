@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable
 from collections.abc import Iterator
 
-from keras_transformer.checks import check_file
+from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_encodable
 
 # In a short list of strings one file is enough to tell paths from text; of a

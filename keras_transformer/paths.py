@@ -97,3 +97,16 @@ def is_special(path):
     """Whether a device or a pipe is at the path, which is not replaced."""
     is_usual = os.path.isfile(path) or os.path.isdir(path)
     return os.path.exists(path) and not is_usual
+
+
+def check_file(path) -> str:
+    """Returns `path` as a string, or raises `FileNotFoundError`.
+
+    A pipe is one too, which can be read once.
+    """
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        raise FileNotFoundError(f"No such file: {path!r} is a folder.")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"No such file: {path!r}.")
+    return path

@@ -9,9 +9,9 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
-from keras_transformer.embedding import are_ids
 from keras_transformer.layer import Layer
 from keras_transformer.slices import at_most
+from keras_transformer.slices import is_integer_tensor
 from keras_transformer.slices import take
 
 LAYOUTS = ("interleaved", "concatenated")
@@ -192,7 +192,7 @@ class LearnedPositionalEncoding(Layer):
 
 def _check_start(start_position) -> bool:
     """Whether it is known; raises unless it can be a position."""
-    if are_ids(start_position):
+    if is_integer_tensor(start_position):
         if len(start_position.shape) > 0:
             raise ValueError(
                 "`start_position` must be one for all rows, a scalar. Received:"

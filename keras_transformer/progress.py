@@ -1,4 +1,4 @@
-"""The progress bar of what is found batch by batch."""
+"""Progress bars, on standard error and only in a terminal."""
 
 
 def with_progress(found, description, lengths, verbose):
@@ -27,3 +27,25 @@ def with_progress(found, description, lengths, verbose):
             yield batch, *others
             done = sum(lengths[index] for index in batch)
             progress.advance(task, done)
+
+
+def tracked(items, description: str, verbose):
+    """Gives items of an unknown number, and shows how many there were.
+
+    Args:
+        items: An iterable.
+        description: What the progress bar says.
+        verbose: 0 is silent, 1 shows a bar where there is a terminal.
+    """
+    import rich.console
+    import rich.progress
+
+    console = rich.console.Console(stderr=True)
+    return rich.progress.track(
+        items,
+        description=description,
+        total=None,
+        console=console,
+        disable=not verbose or not console.is_terminal,
+        transient=True,
+    )

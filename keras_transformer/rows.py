@@ -1,4 +1,4 @@
-"""Rows of a batch: split into parts, joined and added up."""
+"""Rows of a tensor: split into parts, joined and added up."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Places of a tensor: taking and writing at some, and their numbers."""
+"""Integers that are places in a tensor, and what is taken or written there."""
 
 import keras
 from keras import ops
@@ -77,3 +77,25 @@ def write_slice(x, position, update):
         return indexing.write_slice(x, position, update)
     start = (0, 0, position, 0)[: len(x.shape)]
     return ops.slice_update(x, start, update)
+
+
+def take_rows(x, places):
+    """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
+
+    As one gather; `ops.take_along_axis` copies the whole of `x` first.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return gather(x, places, axis=1, batch_dims=1)
+    size = ops.shape(x)[1]
+    flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
+    first = numbered(places, axis=0) * size
+    rows = ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
+    # Of no rows JAX forgets how many places each has.
+    return ops.reshape(rows, (*ops.shape(places), *ops.shape(x)[2:]))
+
+
+def is_integer_tensor(x):
+    """Whether it is an array or tensor of integers."""
+    if not hasattr(x, "dtype"):
+        return False
+    return "int" in keras.backend.standardize_dtype(x.dtype)

@@ -15,7 +15,6 @@ from keras_transformer.decoding import Decode
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
-from keras_transformer.embedding import are_ids
 from keras_transformer.encoder import Encoder
 from keras_transformer.fit_checks import check_keys
 from keras_transformer.fit_checks import check_no_class_weight
@@ -36,6 +35,7 @@ from keras_transformer.product import offered_products
 from keras_transformer.rows import split_rows
 from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
+from keras_transformer.slices import is_integer_tensor
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -350,7 +350,8 @@ class Transformer(Freezable, keras.Model):
             # Before Keras rounds what are no integers to half precision.
             inputs = {
                 name: ops.cast(x, "int32")
-                if name in ("source_ids", "target_ids") and not are_ids(x)
+                if name in ("source_ids", "target_ids")
+                and not is_integer_tensor(x)
                 else x
                 for name, x in inputs.items()
             }

@@ -15,9 +15,9 @@ import keras
 import safetensors.numpy
 
 from keras_transformer.atomic import write_file
-from keras_transformer.checks import check_file
 from keras_transformer.lock import lock
 from keras_transformer.paths import check_absent
+from keras_transformer.paths import check_file
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import fingerprint
 

@@ -73,7 +73,7 @@ def test_it_is_the_score_of_the_weights_in_the_model(translator):
 
 def test_text_that_is_too_long_is_named_before_training(translator):
     callback = kt.BleuCallback(translator, ["a", "the cat " * 3000], ["a"] * 2)
-    message = "lines of `sources` must have less than 4096 tokens.*line 2 of"
+    message = "lines of `sources` must not be longer than 4096 .*: line 2 of"
     with pytest.raises(ValueError, match=message):
         fit(translator, callback, epochs=1)
     assert int(translator.model.optimizer.iterations) == 0

@@ -571,8 +571,8 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     file = tmp_path / "lines"
     file.write_text("\n".join(lines))
     message = (
-        "The lines of {} must have less than 4096 tokens. "
-        r"Received: line 3 of \d+\."
+        "The lines of {} must not be longer than 4096 tokens. "
+        r"Received: line 3 of \d+\. Split it into sentences\."
     )
     for arguments, stdin, place in (
         ([], file.read_bytes(), "standard input"),
@@ -1041,7 +1041,7 @@ def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):
     for files in ((short, long), (long, short)):
         assert_is_one_line(
             run("score", trained.folder, *files),
-            r"The lines of .*long must have .*: line 3 of \d+\.",
+            r"The lines of .*long must not be longer .*: line 3 of .*",
         )
 
 

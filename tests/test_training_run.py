@@ -98,7 +98,7 @@ def text(tmp_path_factory):
 
 
 def train(folder, text, settings=None, **options):
-    """Trains with validation; gives the run, and what it printed."""
+    """Trains with validation; gives the run."""
     run = new_run(folder, **(settings or {}))
     options = {"validation": text, "command": "train it", **options}
     run.train(*text, **options)
@@ -672,7 +672,7 @@ def test_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", flock)
-    with RunFolder(os.fspath(tmp_path)).lock():
+    with RunFolder(os.fspath(tmp_path)).locked():
         pass
     assert f"system of {tmp_path} has no locks" in capsys.readouterr().err
 
@@ -806,7 +806,7 @@ def test_where_nothing_can_be_written_no_text_is_read(
 
 def test_a_start_that_was_killed_is_no_obstacle(tmp_path):
     folder = RunFolder(os.fspath(tmp_path / "run"))
-    with folder.lock():
+    with folder.locked():
         folder.check_free(overwrite=False)
 
 
@@ -829,7 +829,7 @@ def test_a_start_that_failed_does_not_refuse_another(
             train(folder, text, {"seed": 3}, resume=True)
     settings = json.loads((folder / "training/settings.json").read_text())
     assert settings["settings"]["seed"] == 2
-    with RunFolder(os.fspath(folder)).lock():
+    with RunFolder(os.fspath(folder)).locked():
         with pytest.raises(RuntimeError, match="Another training is writing"):
             train(folder, text, {"seed": 3})
     (folder / "training/checkpoints").mkdir()
@@ -844,7 +844,7 @@ def test_before_a_training_nothing_is_changed(tmp_path):
 
 
 def test_one_training_a_folder(trained, text):
-    with RunFolder(os.fspath(trained.folder)).lock():
+    with RunFolder(os.fspath(trained.folder)).locked():
         message = (
             f"Another training is writing to .*, process {os.getpid()}. Wait "
         )
@@ -1034,7 +1034,7 @@ def test_lines_must_fit_the_start_to_be_scored(
         "patience": 1,
     }
     message = (
-        "The lines of .*text.en must have less than 48 tokens. "
+        "The lines of .*text.en must not be longer than 48 tokens. "
         "Received: line 1 of "
     )
     with pytest.raises(ValueError, match=message):

@@ -192,6 +192,6 @@ def main():
 
 if __name__ == "__main__":
     if (os.cpu_count() or 1) <= 4:
-        # A model so small trains faster with a part of each batch on each.
+        # A model so small trains faster if each core has a part of a batch.
         tf.config.threading.set_intra_op_parallelism_threads(1)
     main()

@@ -12,12 +12,12 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.logits import log_normalizer
-from keras_transformer.search.logits import take_rows
 from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import numbered
+from keras_transformer.slices import take_rows
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 

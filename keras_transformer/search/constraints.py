@@ -1,4 +1,4 @@
-"""What must not follow, by the logits of tokens."""
+"""Constraints of a search, on the logits of what may follow."""
 
 from keras import ops
 
@@ -49,7 +49,7 @@ def block_ngrams(logits, target_ids, position, size):
     return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
 
 
-def only(token_ids, logits):
+def force_tokens(logits, token_ids):
     """Leaves of logits `(B, W, V)` those of one token `(B, 1, 1)` each.
 
     It is forced, whatever a model thinks of it; but what follows is to be

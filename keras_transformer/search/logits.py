@@ -1,12 +1,10 @@
 """What a search asks of logits: probabilities, and the most probable tokens."""
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.slices import numbered
 from keras_transformer.slices import pick
-from keras_transformer.tensorflow_only.indexing import gather
+from keras_transformer.slices import take_rows
 
 # Tokens of which `top_k` takes the maximum first.
 CHUNK = 64
@@ -56,18 +54,3 @@ def top_k(x, k):
     order = ops.cast(order, "int32")
     places = take_rows(best, order // CHUNK) * CHUNK + order % CHUNK
     return ops.reshape(values, (*shape, k)), ops.reshape(places, (*shape, k))
-
-
-def take_rows(x, places):
-    """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
-
-    As one gather; `ops.take_along_axis` copies the whole of `x` first.
-    """
-    if keras.backend.backend() == "tensorflow":
-        return gather(x, places, axis=1, batch_dims=1)
-    size = ops.shape(x)[1]
-    flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
-    first = numbered(places, axis=0) * size
-    rows = ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
-    # Of no rows JAX forgets how many places each has.
-    return ops.reshape(rows, (*ops.shape(places), *ops.shape(x)[2:]))

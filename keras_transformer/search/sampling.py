@@ -10,9 +10,9 @@ from keras_transformer.checks import check_positive_number
 from keras_transformer.masking import padding_mask
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.independent import IndependentSearch
-from keras_transformer.search.logits import take_rows
 from keras_transformer.search.logits import top_k
 from keras_transformer.slices import numbered
+from keras_transformer.slices import take_rows
 
 # float32 rounds anything smaller to 0, which nothing can be divided by.
 LEAST_TEMPERATURE = float(np.finfo("float32").tiny)

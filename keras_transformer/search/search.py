@@ -1,4 +1,4 @@
-"""What every search has in common: its results and its constraints."""
+"""What every search has in common: its steps, its problem and its results."""
 
 import abc
 from typing import Any
@@ -14,7 +14,7 @@ from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.constraints import block_ngrams
-from keras_transformer.search.constraints import only
+from keras_transformer.search.constraints import force_tokens
 from keras_transformer.search.constraints import over_tokens
 from keras_transformer.search.constraints import scale_used
 from keras_transformer.slices import write_slice
@@ -221,7 +221,7 @@ class Search(abc.ABC):
             column = _columns(problem.prefix_ids, position, 1)
             forced = over_tokens(ops.squeeze(column, 1))  # (B, 1, 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
-            x = ops.where(is_free, x, only(forced, logits))
+            x = ops.where(is_free, x, force_tokens(logits, forced))
         return x
 
     def _forbidden(self, size, position, problem):

@@ -11,11 +11,11 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
-from keras_transformer.checks import check_file
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_row_lengths
+from keras_transformer.paths import check_file
 from keras_transformer.pieces import end_rows
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings

@@ -16,9 +16,9 @@ import time
 
 
 def run_saved_model(path):
-    """Gives a function that loads it, and gives one that translates.
+    """Makes a function without arguments that loads a SavedModel.
 
-    That one makes translations and their scores of strings.
+    It returns a function of strings, to their translations and scores.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401

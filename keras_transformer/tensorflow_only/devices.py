@@ -28,11 +28,11 @@ def strategy_scope(model):
     return model.distribute_strategy.scope()
 
 
-def sum_over_devices(devices, gradients):
-    """Adds up what the devices of a `replica_context` have of each gradient."""
+def sum_over_devices(devices, tensors):
+    """Adds up what the devices of a `replica_context` have of each tensor."""
     import tensorflow as tf
 
-    return devices.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+    return devices.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
 def update_on_devices(devices, function, variables, *values):

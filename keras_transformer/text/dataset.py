@@ -6,9 +6,7 @@ import itertools
 import sys
 
 import numpy as np
-import rich.console
 import tensorflow as tf
-from rich.progress import track
 
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
@@ -16,6 +14,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.lines import chunks
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import name_of
+from keras_transformer.progress import tracked
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -376,15 +375,7 @@ def _read(pairs, tokenizers, tokens_per_batch, max_length, verbose):
     row_lengths = ([], [])
     lengths = []
     num_empty = num_long = 0
-    console = rich.console.Console(stderr=True)
-    for chunk in track(
-        chunks(pairs, CHUNK_LINES),
-        description="Splitting text",
-        total=None,
-        console=console,
-        disable=not verbose or not console.is_terminal,
-        transient=True,
-    ):
+    for chunk in tracked(chunks(pairs, CHUNK_LINES), "Splitting text", verbose):
         kept = []
         sides = (
             tokenizer.encode([pair[side] for pair in chunk])

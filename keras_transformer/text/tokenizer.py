@@ -8,25 +8,24 @@ import random
 import re
 
 import numpy as np
-import rich.console
 import sentencepiece
 import tensorflow as tf
 import tensorflow_text as tf_text
-from rich.progress import track
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
-from keras_transformer.checks import check_file
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.lines import lines_of
 from keras_transformer.lines import name_of
+from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_encodable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
+from keras_transformer.progress import tracked
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -163,15 +162,7 @@ class Tokenizer:
                 f"character_coverage={character_coverage}."
             )
         symbols = _checked_symbols(symbols)
-        console = rich.console.Console(stderr=True)
-        lines = track(
-            lines_of(files_or_lines),
-            description="Reading text",
-            total=None,
-            console=console,
-            disable=not verbose or not console.is_terminal,
-            transient=True,
-        )
+        lines = tracked(lines_of(files_or_lines), "Reading text", verbose)
         kept, count = _sampled(lines, MAX_TRAINING_LINES)
         model = io.BytesIO()
         try:

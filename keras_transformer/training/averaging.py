@@ -165,7 +165,6 @@ class WeightAveraging(keras.callbacks.Callback):
         Raises:
             ValueError: If it was written by an averaging of another kind.
         """
-        self._forget()
         samples = {}
         for name, array in store.items():
             if "/" in name:
@@ -173,14 +172,16 @@ class WeightAveraging(keras.callbacks.Callback):
                 samples.setdefault(age, {})[index] = np.asarray(array)
         num_samples = int(store["num_samples"])
         expected = 1 if self.decay is not None else self.last
-        is_same = int(store["last"]) == (self.last or 0)
-        is_same &= float(store["decay"]) == (self.decay or 0.0)
+        last, decay = int(store["last"]), float(store["decay"])
+        is_same = last == (self.last or 0) and decay == (self.decay or 0.0)
         if not is_same or len(samples) != min(num_samples, expected):
             raise ValueError(
-                "The averages must be those of the same `last` or `decay`. "
-                f"Received: {len(samples)} arrays a weight after "
-                f"{num_samples} samples, last={self.last}, decay={self.decay}."
+                "The averages must be those of the same `last` or `decay`, "
+                f"here last={self.last}, decay={self.decay}. Received: "
+                f"{len(samples)} arrays a weight after {num_samples} samples, "
+                f"last={last or None}, decay={decay or None}."
             )
+        self._forget()
         self._num_samples = num_samples
         self._num_batches = int(store["num_batches"])
         for age in sorted(samples):

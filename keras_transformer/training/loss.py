@@ -13,6 +13,7 @@ from keras_transformer.rows import by_part
 from keras_transformer.rows import sum_rows
 from keras_transformer.slices import pick
 from keras_transformer.tensorflow_only.devices import replica_context
+from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.graphs import wait_for
 from keras_transformer.tensorflow_only.indexing import replace_entries
 from keras_transformer.tensorflow_only.products import has_exact_softmax
@@ -83,14 +84,15 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         if products_of(y_pred) is not None:
             y_pred = cast_products(y_pred, self.dtype)
         loss = super().__call__(y_true, y_pred, sample_weight)
-        replicas = replica_context()
-        if replicas is None or self.reduction != "mean_with_sample_weight":
+        devices = replica_context()
+        if devices is None or self.reduction != "mean_with_sample_weight":
             return loss
         # Keras adds up the means of the devices in equal shares, which are
         # those of their tokens here.
         tokens = _SumOfWeights()(y_true, y_pred, sample_weight)
-        share = ops.divide_no_nan(tokens, replicas.all_reduce("SUM", tokens))
-        return loss * share * replicas.num_replicas_in_sync
+        all_tokens = sum_over_devices(devices, tokens)
+        share = ops.divide_no_nan(tokens, all_tokens)
+        return loss * share * devices.num_replicas_in_sync
 
     def call(self, y_true, y_pred):
         return smoothed_crossentropy(y_true, y_pred, self.label_smoothing)

@@ -18,8 +18,8 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     `rate = scale * D^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)`
 
     With `peak_learning_rate` the same curve is scaled so that it peaks there,
-    at `warmup_steps`; `hidden_dim` is then not needed. Keras counts the
-    updates before: the first, of step 0, has the rate of step 1, as the second.
+    at `warmup_steps`; `hidden_dim` is then not needed. Keras counts updates
+    from 0, where the formula has no value: the first two have that of step 1.
 
     With `total_steps` it falls from the peak to 0 instead, along half a wave
     of a cosine, as in [Loshchilov and Hutter,

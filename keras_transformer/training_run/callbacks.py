@@ -14,7 +14,10 @@ from keras_transformer.event_log import EventLog
 from keras_transformer.signals import signals_handled
 from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.curves import draw_curves
+from keras_transformer.training_run.folder import CHECKPOINTS
+from keras_transformer.training_run.folder import CURVES
 from keras_transformer.training_run.folder import LOG
+from keras_transformer.training_run.folder import TENSORBOARD
 from keras_transformer.translator import first_of
 from keras_transformer.weights import check_finite_model
 
@@ -109,7 +112,7 @@ class Report(keras.callbacks.Callback):
         self.run = run
         self.sample = sample
         self.logs = {
-            part: EventLog(run.folder.path("tensorboard", part))
+            part: EventLog(run.folder.path(TENSORBOARD, part))
             for part in ("train", "validation")
         }
 
@@ -145,7 +148,7 @@ class Report(keras.callbacks.Callback):
             if of_part:
                 log.write(epoch, of_part)
         if can_draw():
-            draw_curves(folder.path("curves.png"), history)
+            draw_curves(folder.path(CURVES), history)
 
 
 class Checkpoints(keras.callbacks.Callback):
@@ -195,7 +198,7 @@ class Checkpoints(keras.callbacks.Callback):
         )
         checkpoint.check_finite()
         if self.run.distribution.is_chief:
-            checkpoint.write(self.run.folder.path("checkpoints"))
+            checkpoint.write(self.run.folder.path(CHECKPOINTS))
 
     def _stops(self, done):
         return self.run.distribution.agrees_to_stop(

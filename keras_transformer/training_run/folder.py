@@ -21,7 +21,10 @@ TOKENIZER = "tokenizer.model"
 TARGET_TOKENIZER = "target_tokenizer.model"
 COMMANDS = "commands.txt"
 START = "start"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
 LOG = "log.csv"
+CURVES = "curves.png"
 # All that a training writes beside its lock.
 WRITTEN = (
     SETTINGS,
@@ -29,10 +32,10 @@ WRITTEN = (
     TARGET_TOKENIZER,
     COMMANDS,
     START,
-    "checkpoints",
-    "tensorboard",
+    CHECKPOINTS,
+    TENSORBOARD,
     LOG,
-    "curves.png",
+    CURVES,
 )
 
 
@@ -61,13 +64,13 @@ class RunFolder:
     def has_progress(self) -> bool:
         """Whether a training here has come to what would be lost."""
         try:
-            checkpoints = os.listdir(self.path("checkpoints"))
+            checkpoints = os.listdir(self.path(CHECKPOINTS))
         except FileNotFoundError:
             checkpoints = []
         return bool(checkpoints) or self.epochs_logged() > 0
 
     @contextlib.contextmanager
-    def lock(self):
+    def locked(self):
         """Keeps other processes out; the system unlocks when this one ends.
 
         Raises:

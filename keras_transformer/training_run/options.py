@@ -22,7 +22,7 @@ of_learning = functools.partial(typer.Option, rich_help_panel="Learning")
 of_validation = functools.partial(typer.Option, rich_help_panel="Validation")
 of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 
-# Where neither they are given nor what says the same.
+# What is not told, by the option or by another one that answers it.
 DEFAULTS = {
     "preset": "tiny",
     "normalize_first": False,

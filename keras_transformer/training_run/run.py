@@ -13,11 +13,11 @@ import keras
 
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
-from keras_transformer.checks import check_file
 from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_line_lengths
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import lines_of
+from keras_transformer.paths import check_file
 from keras_transformer.paths import fingerprint
 from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 from keras_transformer.training_run.callbacks import Checkpoints
@@ -30,7 +30,10 @@ from keras_transformer.training_run.data import TrainingData
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.distribution import counted
 from keras_transformer.training_run.distribution import distributed
+from keras_transformer.training_run.folder import CHECKPOINTS
+from keras_transformer.training_run.folder import CURVES
 from keras_transformer.training_run.folder import START
+from keras_transformer.training_run.folder import TENSORBOARD
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.training_run.options import TrainingOptions
@@ -66,7 +69,8 @@ class TrainingRun:
         averaging: The `WeightAveraging`, if weights are averaged.
         data: The `TrainingData`, once it is read.
         translator: The `Translator` that is trained, once it is made.
-        history: What each epoch has ended with; `None` before the first.
+        history: What each epoch has ended with; `None` until training has a
+            folder, whose old content is untouched till then.
         saved: The epoch, from 0, whose translator is on disk, or `None`.
     """
 
@@ -217,7 +221,9 @@ class TrainingRun:
         goes_on = not overwrite and self._is_begun(digests, resume)
         if goes_on:
             self.folder.check_writable()
-            stack.enter_context(self.folder.lock())  # marks the folder as ours
+            stack.enter_context(
+                self.folder.locked()
+            )  # marks the folder as ours
         else:
             if resume:
                 raise ValueError(
@@ -283,7 +289,7 @@ class TrainingRun:
     def _begin(self, stack, goes_on, digests, command, overwrite):
         """Writes what is written before training, once nothing is wrong."""
         if not goes_on:
-            stack.enter_context(self.folder.lock())
+            stack.enter_context(self.folder.locked())
             self.folder.check_free(overwrite)
             self.folder.begin(self.options.settings(), digests, self.translator)
         self.folder.add_command(command)
@@ -322,7 +328,7 @@ class TrainingRun:
         if checkpoint.tensors:
             self._assign(checkpoint)
         if not can_draw() and self.distribution.is_chief:
-            lack = not_installed("curves.png", "matplotlib", "plot")
+            lack = not_installed(CURVES, "matplotlib", "plot")
             print(lack, file=sys.stderr)
         with Interrupt(self.distribution.num_processes > 1) as interrupt:
             callbacks = OneTraining(
@@ -415,7 +421,7 @@ class TrainingRun:
         def read():
             nonlocal newest
             try:
-                newest = Checkpoint.newest(self.folder.path("checkpoints"))
+                newest = Checkpoint.newest(self.folder.path(CHECKPOINTS))
             except ValueError as error:
                 raise ValueError(
                     f"{error} Pass `--overwrite` to start anew."
@@ -456,7 +462,8 @@ class TrainingRun:
                     samples=int(is_chief),
                     tokenize=self.options.tokenize or "13a",
                     log_dir=(
-                        self.folder.path("tensorboard", "validation")
+                        # TensorBoard follows one file in each folder.
+                        self.folder.path(TENSORBOARD, "translations")
                         if is_chief
                         else None
                     ),
