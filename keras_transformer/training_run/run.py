@@ -221,9 +221,8 @@ class TrainingRun:
         goes_on = not overwrite and self._is_begun(digests, resume)
         if goes_on:
             self.folder.check_writable()
-            stack.enter_context(
-                self.folder.locked()
-            )  # marks the folder as ours
+            # The lock marks the folder as ours.
+            stack.enter_context(self.folder.locked())
         else:
             if resume:
                 raise ValueError(

@@ -26,7 +26,8 @@ def core_modules():
     return sorted(found)
 
 
-MODULES = core_modules()
+# What needs no backend, the core's own included.
+MODULES = [*core_modules(), "keras_transformer.batches"]
 
 
 def examples_of(thing):
