@@ -37,8 +37,8 @@ class FeedForward(Layer):
     Raises:
         TypeError: If a size is not an integer, or a share no number.
         ValueError: If a size is not positive, `dropout` not in `[0, 1)`,
-            `activation` is `"glu"`, which halves its input, or `inputs` are
-            not `D` wide.
+            `activation` is `"glu"`, which halves its input, or has weights,
+            or `inputs` are not `D` wide.
 
     Example:
     >>> layer = FeedForward(hidden_dim=8, intermediate_dim=32)
@@ -77,8 +77,18 @@ class FeedForward(Layer):
 
     def build(self, inputs_shape):
         check_width("inputs", inputs_shape, self.hidden_dim)
+        inner_shape = (*inputs_shape[:-1], self.intermediate_dim)
+        if isinstance(self.activation, keras.layers.Layer):
+            if not self.activation.built:  # of a shape that weights may have
+                self.activation.build(tuple(size or 1 for size in inner_shape))
+            if self.activation.weights:
+                raise ValueError(
+                    "`activation` must have no weights, which all layers would "
+                    "share, and a saved model would not. Received: a "
+                    f"{type(self.activation).__name__}."
+                )
         self.inner.build(inputs_shape)
-        self.outer.build((*inputs_shape[:-1], self.intermediate_dim))
+        self.outer.build(inner_shape)
         super().build(inputs_shape)
 
     def call(self, inputs, training=None):

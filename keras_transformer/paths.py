@@ -75,7 +75,7 @@ def check_file_to_write(path, overwrite: bool = False):
     if is_special(path):
         return
     path = os.fspath(path)
-    if os.path.isdir(path):
+    if os.path.isdir(os.path.realpath(path)):  # as "" is
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
     check_absent(path, overwrite)
     path = os.path.realpath(path)

@@ -288,10 +288,15 @@ class Translator:
             A `Translator`, of another model where the policy is another.
 
         Raises:
+            TypeError: If it is `None`.
             ValueError: If there is no such policy, or its model is to be made
                 anew and is quantised, has LoRA or an activation that is not
                 registered.
         """
+        if dtype is None:
+            raise TypeError(
+                "`dtype` must be a dtype policy, or its name. Received: None."
+            )
         dtype = keras.dtype_policies.get(dtype)
         model = self.model
         if dtype != model.dtype_policy:
@@ -501,7 +506,9 @@ class Translator:
             ValueError: If there is no such quantization, `source_length` is
                 less than 1 or more than the model takes, `text` is asked for
                 with tokenizers that LiteRT cannot run, or a weight is no finite
-                number.
+                number, in float16 where it is to be; if the model is
+                quantised, or computes in another dtype than float32 and has
+                LoRA or an activation that is not registered.
         """
         from keras_transformer.serving.litert import export_litert
 

@@ -134,6 +134,8 @@ def test_a_file_is_replaced_only_when_asked(tmp_path):
     with pytest.raises(FileExistsError, match="file' exists already"):
         check_file_to_write(path)
     check_file_to_write(path, overwrite=True)
+    with pytest.raises(IsADirectoryError, match="'' is a folder, not a file"):
+        check_file_to_write("")  # the current one
     with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
         check_file_to_write(tmp_path, overwrite=True)
 

@@ -520,6 +520,11 @@ def test_the_same_in_another_dtype(translator):
     assert whole.search is translator.search
 
 
+def test_other_dtype_must_be_one(translator):
+    with pytest.raises(TypeError, match="`dtype` must be a dtype policy, or"):
+        translator.with_dtype(None)
+
+
 def test_other_dtype_keeps_the_class_of_the_model(translator):
     class Cooler(kt.Transformer):
         def project(self, x):

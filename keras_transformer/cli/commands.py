@@ -489,10 +489,12 @@ def verify(
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
     translator = load(folder, dtype)
     set_search(translator, search_options)
-    lines = input_lines(input)
+    lines, place = input_lines(input), input or STANDARD_INPUT
+    if not lines:
+        raise ValueError(f"Text must not be empty. Received: {place}.")
     check_line_lengths(
         lines,
-        input or STANDARD_INPUT,
+        place,
         translator.tokenizer.encode,
         translator.longest_source,
     )

@@ -42,6 +42,7 @@ FORBIDDEN_BIAS = -1e4
 
 def export_ctranslate2(translator, folder, overwrite: bool = False):
     """Writes what `Translator.export_ctranslate2` describes."""
+    folder = os.fsdecode(folder)
     try:
         from ctranslate2 import specs
     except ModuleNotFoundError as error:

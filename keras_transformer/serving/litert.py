@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import struct
 
 import keras
@@ -33,6 +34,8 @@ WIDE = 256
 # How the operations of tensorflow-text are called.
 TEXT = "TFText>"
 
+LARGEST_FLOAT16 = float(np.finfo("float16").max)
+
 
 def export_litert(
     translator,
@@ -44,6 +47,7 @@ def export_litert(
     overwrite: bool = False,
 ):
     """Writes what `Translator.export_litert` describes."""
+    path = os.fsdecode(path)
     check_choice(QUANTIZATIONS, quantization=quantization)
     if source_length is not None:
         _check_source_length(source_length, translator.longest_source)
@@ -56,6 +60,8 @@ def export_litert(
         )
     translator.model.check_not_quantized()
     check_finite_model(translator.model)
+    if quantization == "float16":
+        _check_fits_float16(translator.model)
     text = text and translator.search.num_hypotheses == 1
     if text:
         _check_tokenizers(translator)
@@ -223,6 +229,16 @@ def _convert(weights, signatures, quantization):
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
         return compacted(converter.convert(), first=next(iter(signatures)))
+
+
+def _check_fits_float16(model):
+    for weight in model.weights:
+        largest = float(ops.max(ops.abs(ops.cast(weight, "float32"))))
+        if largest > LARGEST_FLOAT16:
+            raise ValueError(
+                f"Weights must be at most {LARGEST_FLOAT16:g} to be written in "
+                f"float16. Received: {weight.path} with {largest:g}."
+            )
 
 
 def _check_source_length(source_length, longest):

@@ -97,7 +97,8 @@ class LiteRTTranslator:
                 f"written. Received: {path!r} without the signatures or "
                 f"outputs {', '.join(sorted(missing))}."
             )
-        self._arguments = (path, num_threads, num_workers)
+        # The path as it is from any folder.
+        self._arguments = (os.path.abspath(path), num_threads, num_workers)
         self.num_workers = num_workers
         self._idle = queue.SimpleQueue()
         for interpreter in interpreters:

@@ -35,10 +35,15 @@ def read_saved_model(path):
         raise FileNotFoundError(f"No such folder: {path!r}.")
     file = os.path.join(path, "saved_model.pb")
     if not os.path.isfile(file):
+        advice = (
+            "Is it the folder of all versions? Then add the version, such as "
+            "/1."
+        )
+        if os.path.isfile(os.path.join(path, "model.bin")):
+            advice = "It is a CTranslate2 model, which cannot be compared."
         raise ValueError(
             "The folder must hold a SavedModel. Received: "
-            f"{path!r} without saved_model.pb. Is it the folder of all "
-            "versions? Then add the version, such as /1."
+            f"{path!r} without saved_model.pb. {advice}"
         )
     try:
         with open(file, "rb") as stream:

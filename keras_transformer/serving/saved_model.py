@@ -28,6 +28,7 @@ ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 
 def export_saved_model(translator, path, overwrite: bool = False):
     """Writes what `Translator.export_saved_model` describes."""
+    path = os.fsdecode(path)
     if keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "A SavedModel can be exported with the TensorFlow backend only. "
@@ -40,7 +41,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
             raise ValueError(
                 f"`path` must be without {character}, which TensorFlow takes "
                 "for a pattern when it reads a SavedModel. Received: "
-                f"{os.fspath(path)!r}. Choose another folder."
+                f"{path!r}. Choose another folder."
             )
     check_finite_model(translator.model)
     check = functools.partial(

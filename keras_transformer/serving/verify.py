@@ -169,7 +169,7 @@ def verify_export(
     lines = check_texts("lines", lines)
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     kind, foreign = _inspected(path)
     if expected is None:
         expected = translator(lines, return_scores=True)

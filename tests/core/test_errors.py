@@ -508,6 +508,15 @@ def test_activation_must_keep_the_width():
             kt.FeedForward(8, 16, activation=activation)
 
 
+def test_activation_must_have_no_weights():
+    prelu = {"activation": keras.layers.PReLU()}
+    with raises(ValueError, "`activation` must have no weights, which all"):
+        kt.FeedForward(8, 16, **prelu)(zeros(2, 3, 8))
+    with raises(ValueError, "`activation` must have no weights, which all"):
+        make_model(**prelu).build_all()
+    kt.FeedForward(8, 16, activation=keras.layers.LeakyReLU())(zeros(2, 3, 8))
+
+
 def test_sizes_may_be_of_numpy():
     size = np.int64(8)
     x = np.zeros((1, 3, 8), "float32")

@@ -358,7 +358,7 @@ def test_matrix_that_layers_share_is_written_once(exported):
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
 def test_weights_are_written_in_float32(exported, tokenizer, tmp_path, dtype):
     translator = make_translator(tokenizer, dtype=dtype)
-    translator.export_ctranslate2(tmp_path)
+    translator.export_ctranslate2(os.fsencode(tmp_path))
     _, folder = exported["default"]
     size = (folder / "model.bin").stat().st_size
     assert (tmp_path / "model.bin").stat().st_size == size

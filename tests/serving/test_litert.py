@@ -614,6 +614,23 @@ def test_an_export_that_fails_leaves_nothing(exported, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_weights_that_float16_has_not_are_named(exported, tmp_path):
+    _, translators = exported
+    translator = (
+        translators["greedy"]
+        .with_dtype("float16")
+        .with_dtype(
+            "float32"  # a copy
+        )
+    )
+    weight = translator.model.weights[0]
+    weight.assign(weight + 1e5)
+    message = "at most 65504 to be written in float16. Received: .*embeddings"
+    with pytest.raises(ValueError, match=message):
+        translator.export_litert(tmp_path / "x.tflite", quantization="float16")
+    assert os.listdir(tmp_path) == []
+
+
 def test_files_that_cannot_be_run_are_named(exported, tmp_path):
     folder, _ = exported
     with pytest.raises(FileNotFoundError, match="No such file"):
@@ -732,9 +749,11 @@ def test_a_batch_has_about_28_hypotheses(exported, asked, name, slots):
     assert max(asked[1][1]) == 350 // room
 
 
-def test_translator_goes_to_other_processes(exported):
+def test_translator_goes_to_other_processes(exported, tmp_path, monkeypatch):
     folder, _ = exported
-    run = kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=2)
+    monkeypatch.chdir(folder)
+    run = kt.LiteRTTranslator("greedy.tflite", num_workers=2)
+    monkeypatch.chdir(tmp_path)  # which may be in another folder
     copy = pickle.loads(pickle.dumps(run))
     assert copy.num_workers == 2
     assert copy(TEXTS) == run(TEXTS)

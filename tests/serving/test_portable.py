@@ -88,6 +88,9 @@ def test_what_is_no_export_is_named(small, tmp_path):
         read_saved_model(tmp_path / "missing")
     with pytest.raises(ValueError, match="must hold a SavedModel.*such as /1"):
         read_saved_model(small.saved_model.parent)
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(ValueError, match="a CTranslate2 model, which cannot"):
+        read_saved_model(tmp_path)
     content = (small.saved_model / "saved_model.pb").read_bytes()
     for damaged in (b"", b"no model", content[: len(content) // 2]):
         (tmp_path / "saved_model.pb").write_bytes(damaged)

@@ -491,8 +491,8 @@ def test_command_reads_lines_that_are_piped_in(small, monkeypatch):
     assert "differs" not in result.output
     result = run(*command)
     assert (result.code, result.output) == (2, "")
-    message = "keras-transformer: `lines` must not be empty. Received: no line."
-    assert result.errors == f"{message}\n"
+    message = "Text must not be empty. Received: standard input."
+    assert result.errors == f"keras-transformer: {message}\n"
 
 
 def test_command_compares_with_the_search_that_was_exported(small, monkeypatch):
