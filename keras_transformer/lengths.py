@@ -5,7 +5,6 @@ import itertools
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.lines import chunks
-from keras_transformer.pieces import end_rows
 
 # Longest source where the model has no limit of its own: far more than any
 # sentence, and still within the memory of a usual machine.
@@ -104,31 +103,6 @@ def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
                 f"`{name}` must not be longer than the target may be. "
                 f"Received: {name}[{index}] of {length} tokens, max_length="
                 f"{limit}."
-            )
-
-
-def check_prefix_lines(translator, lines, prefixes, max_length, place):
-    """Raises `ValueError` if a translation has no room for what it begins with.
-
-    Args:
-        translator: A `Translator`.
-        lines: A list of strings to translate.
-        prefixes: As many strings.
-        max_length: Most tokens of a translation, or `None`.
-        place: What a message calls the place that prefixes are from.
-    """
-    check_limits(0, max_length)
-    sources = end_rows(translator.tokenizer.encode(lines))
-    targets = translator.target_tokenizer.encode(prefixes)
-    for number, (source, target) in enumerate(
-        zip(sources, targets, strict=True), 1
-    ):
-        limit = longest_target(len(source), max_length, translator.model)
-        if source and len(target) > limit:  # empty text stays empty
-            raise ValueError(
-                f"The lines of {place} must have at most as many tokens as the "
-                f"translation may. Received: line {number} of {len(target)}, "
-                f"max_length={limit}."
             )
 
 

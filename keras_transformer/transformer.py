@@ -28,6 +28,7 @@ from keras_transformer.generation import score
 from keras_transformer.layer import Freezable
 from keras_transformer.masking import padding_mask
 from keras_transformer.masking import token_weights
+from keras_transformer.positional_encoding import LAYOUTS
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.product import join_logits
@@ -800,7 +801,7 @@ class Transformer(Freezable, keras.Model):
     def _positions(self, name):
         if self.positional_encoding != "learned":
             check_choice(
-                ("interleaved", "concatenated", "learned"),
+                (*LAYOUTS, "learned"),
                 positional_encoding=self.positional_encoding,
             )
             return SinusoidalPositionalEncoding(

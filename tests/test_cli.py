@@ -30,8 +30,12 @@ from keras_transformer import cli
 from keras_transformer import transformer
 from keras_transformer.cli import commands
 from keras_transformer.cli import translate as translate_command
+from keras_transformer.search import beam
+from keras_transformer.serving import litert
 from keras_transformer.tensorflow_only import threads
+from keras_transformer.text import tokenizer
 from keras_transformer.training_run import callbacks
+from keras_transformer.training_run import distribution
 from keras_transformer.training_run import run as training_run
 from keras_transformer.training_run.options import TrainingOptions
 
@@ -320,6 +324,23 @@ def test_every_option_of_a_training_reaches_it(monkeypatch, tmp_path):
         assert getattr(options, name) == expected
         assert options.output == str(tmp_path)
         assert not others["resume"] and not others["overwrite"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "choices"),
+    [
+        ("train", "preset", transformer.PRESETS),
+        ("train", "model_type", tokenizer.MODEL_TYPES),
+        ("train", "distribute", distribution.DISTRIBUTIONS),
+        ("translate", "length_penalty_form", beam.LENGTH_PENALTY_FORMS),
+        ("export", "quantization", litert.QUANTIZATIONS[1:]),
+    ],
+)
+def test_a_choice_is_among_what_there_is(command, option, choices):
+    """Which the command names without importing it."""
+    help_text = " ".join(run(command, "--help").output.split())
+    switch = "--" + option.replace("_", "-")
+    assert f"{switch} <{'|'.join(choices)}>" in help_text
 
 
 def test_overwrite_starts_anew(trained, tmp_path):

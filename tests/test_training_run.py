@@ -282,6 +282,7 @@ def test_interrupted_training_goes_on_in_the_middle_of_an_epoch(
     assert (folder / "training/commands.txt").read_text() == "train it\n" * 2
 
 
+@pytest.mark.slow
 def test_interrupt_at_the_end_of_an_epoch_waits_for_the_end(
     trained, text, tmp_path, monkeypatch
 ):
@@ -392,6 +393,7 @@ def test_checkpoint_of_another_size_names_the_first_weight(
         train(copied, text, trained.settings)
 
 
+@pytest.mark.slow
 def test_a_number_of_updates_is_as_many_epochs(text, tmp_path, capsys):
     folder = tmp_path / "run"
     settings = {"epochs": None, "accumulate": 2}
@@ -407,6 +409,7 @@ def test_a_number_of_updates_is_as_many_epochs(text, tmp_path, capsys):
     assert int(optimizer.iterations) == run.data.num_batches
 
 
+@pytest.mark.slow
 def test_an_epoch_may_end_anywhere_in_the_text(trained, text, tmp_path):
     """What is learned is the same; an update has a batch of the next pass."""
     updates = 2 * trained.num_batches
@@ -956,6 +959,7 @@ def test_training_starts_from_another_translator(
             train(folder, text, other, validation=long_text)
 
 
+@pytest.mark.slow
 def test_a_model_of_another_size_than_a_preset(text, tmp_path):
     settings = {
         "num_layers": 2,
@@ -1103,6 +1107,7 @@ def test_each_side_learns_a_vocabulary_of_its_own(text, tmp_path):
 GIVEN = {"vocabulary_size": None, "model_type": None}
 
 
+@pytest.mark.slow
 def test_a_vocabulary_is_taken_from_a_file(text, tmp_path, others_vocabulary):
     settings = {**GIVEN, "tokenizer": others_vocabulary}
     expected = kt.Tokenizer.from_sentencepiece(others_vocabulary)
@@ -1309,6 +1314,7 @@ def test_deterministic_needs_tensorflow(text, tmp_path, monkeypatch):
         train(tmp_path / "run", text, {"deterministic": True})
 
 
+@pytest.mark.slow
 def test_without_matplotlib_training_goes_on(
     trained, copied, text, monkeypatch, capsys
 ):

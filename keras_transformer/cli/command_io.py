@@ -15,7 +15,7 @@ STANDARD_INPUT = "standard input"
 
 
 def check_output(option, path, overwrite):
-    """Raises if the file of an option may not be written, or is missing.
+    """Raises if a file may not be written, or if there is none to overwrite.
 
     Args:
         option: Its name, as it is typed.

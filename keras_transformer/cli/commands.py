@@ -499,13 +499,18 @@ def verify(
         translator.longest_source,
     )
     expected = translator(lines, return_scores=True)
-    reports = []
+    reports, errors = [], []
     try:
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
             for path in exports:
-                reports.append(
-                    verify_export(translator, path, lines, tolerance, expected)
-                )
+                try:
+                    report = verify_export(
+                        translator, path, lines, tolerance, expected
+                    )
+                except ValueError as error:  # damaged, or another program's
+                    errors.append(str(error))
+                else:
+                    reports.append(report)
     finally:  # an error of one does not lose what is known of others
         if reports:
             if json_file:  # first: nobody may read the table to its end
@@ -517,6 +522,8 @@ def verify(
                     markup=False, emoji=False, highlight=False
                 ),
             )
+    if errors:
+        raise ValueError(" ".join(errors))
     if not all(report.passed for report in reports):
         raise typer.Exit(1)
 

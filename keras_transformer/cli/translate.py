@@ -178,7 +178,6 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
 
 def _prefixes(path, translator, texts, max_length):
     """Reads what each translation is to begin with."""
-    from keras_transformer.lengths import check_prefix_lines
     from keras_transformer.lines import read_lines
 
     prefixes = list(read_lines(path))
@@ -187,8 +186,37 @@ def _prefixes(path, translator, texts, max_length):
             "`--target-prefixes` must have a line for each sentence. Received: "
             f"{path} of {len(prefixes)} lines, {len(texts)} sentences."
         )
-    check_prefix_lines(translator, texts, prefixes, max_length, path)
+    _check_prefix_lines(translator, texts, prefixes, max_length, path)
     return prefixes
+
+
+def _check_prefix_lines(translator, lines, prefixes, max_length, place):
+    """Raises `ValueError` if a translation has no room for what it begins with.
+
+    Args:
+        translator: A `Translator`.
+        lines: A list of strings to translate.
+        prefixes: As many strings.
+        max_length: Most tokens of a translation, or `None`.
+        place: What a message calls the place that prefixes are from.
+    """
+    from keras_transformer.lengths import check_limits
+    from keras_transformer.lengths import longest_target
+    from keras_transformer.pieces import end_rows
+
+    check_limits(0, max_length)
+    sources = end_rows(translator.tokenizer.encode(lines))
+    targets = translator.target_tokenizer.encode(prefixes)
+    for number, (source, target) in enumerate(
+        zip(sources, targets, strict=True), 1
+    ):
+        limit = longest_target(len(source), max_length, translator.model)
+        if source and len(target) > limit:  # empty text stays empty
+            raise ValueError(
+                f"The lines of {place} must have at most as many tokens as the "
+                f"translation may. Received: line {number} of {len(target)}, "
+                f"max_length={limit}."
+            )
 
 
 def _translated(translator, texts, prefixes, lines_at_once, options):

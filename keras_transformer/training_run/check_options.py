@@ -1,6 +1,7 @@
 """What a training cannot be told, alone or together."""
 
 import os
+import typing
 
 import keras
 
@@ -39,12 +40,25 @@ def check_options(options: TrainingOptions, has_validation: bool):
             "`deterministic` needs the TensorFlow backend. Received: "
             f"deterministic=True with {backend}."
         )
+    _check_choices(options)
     check_distribution(options.distribute)
     _check_numbers(options)
     _check_average(options)
     _check_start(options)
     _check_tokenizers(options)
     _check_validation(options, has_validation)
+
+
+def _check_choices(options):
+    """Checks the options that are declared with all that they may be."""
+    for name, hint in typing.get_type_hints(TrainingOptions).items():
+        kinds = [hint, *typing.get_args(hint)]  # of what may be `None`, too
+        for kind in kinds:
+            if typing.get_origin(kind) is typing.Literal:
+                choices = typing.get_args(kind)
+                if type(None) in kinds:
+                    choices = (None, *choices)
+                check_choice(choices, **{name: getattr(options, name)})
 
 
 def _check_numbers(options):
@@ -81,8 +95,6 @@ def _check_numbers(options):
         attention_dropout=options.attention_dropout or 0.0,
     )
     check_budget(options.tokens_per_batch, options.max_length)
-    check_choice((None, "cosine"), decay=options.decay)
-    check_choice(("adam", "muon"), optimizer=options.optimizer)
     if options.learning_rate is not None:
         check_positive_number(learning_rate=options.learning_rate)
     check_finite(clip_norm=options.clip_norm)
@@ -155,9 +167,6 @@ def _check_left_out(options, names, other, reason):
 
 
 def _check_validation(options, has_validation):
-    check_choice(
-        ("val_loss", "val_perplexity", "val_bleu"), monitor=options.monitor
-    )
     goes_by = options.patience or options.keep_best
     if options.monitor != "val_loss" and not goes_by:
         raise ValueError(

@@ -397,6 +397,11 @@ class TrainingOptions:
             if name not in may_change
         }
 
+    @property
+    def more_is_better(self) -> bool:
+        """Whether epochs are the better, the more they have of `monitor`."""
+        return self.monitor == "val_bleu"
+
     def scores_bleu(self) -> bool:
         """Whether translations of the validation text are scored."""
         needed = self.patience or self.keep_best

@@ -1,7 +1,6 @@
 """The model of a training, and how it learns: section 5.3 and later work."""
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.training import Adam
 from keras_transformer.training import LabelSmoothedCrossentropy
@@ -33,9 +32,6 @@ def make_model(
         distribution: What the model is on.
         num_updates: Updates until training ends.
     """
-    if options.deterministic:
-        tf.config.experimental.enable_op_determinism()
-    keras.utils.set_random_seed(options.seed)
     overrides = {"dtype": options.dtype}
     for name in ("dropout", "attention_dropout"):
         if getattr(options, name) is not None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
@@ -126,11 +127,7 @@ class TrainingRun:
         texts = {"": (source, target)}
         if validation:
             texts["validation "] = validation
-        digests = {
-            f"{kind}{side}": _digest(path)
-            for kind, pair in texts.items()
-            for side, path in zip(("source", "target"), pair, strict=True)
-        }
+        digests = _digests(texts)
         with contextlib.ExitStack() as stack:
             self.distribution = stack.enter_context(
                 distributed(options.distribute, options.seed)
@@ -156,9 +153,8 @@ class TrainingRun:
             self._prepare(start, weights, (source, target), validation)
             watched = validation[0] if validation else source
             if options.scores_bleu():
-                lines = self.data.validation_lines[0]
                 check_line_lengths(
-                    lines,
+                    self.data.validation_lines[0],
                     watched,
                     self.translator.tokenizer.encode,
                     self.translator.longest_source,
@@ -209,7 +205,7 @@ class TrainingRun:
         ]
         if not self.options.keep_best or not scored:
             return self.history[-1]["epoch"]
-        best = max if monitor == "val_bleu" else min
+        best = max if self.options.more_is_better else min
         return best(scored, key=lambda row: row[monitor])["epoch"]
 
     def _open(self, stack, texts, digests, weights, resume, overwrite):
@@ -274,6 +270,9 @@ class TrainingRun:
         self.data = TrainingData.read(
             self.options, text, validation, tokenizers, self.distribution
         )
+        if self.options.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        keras.utils.set_random_seed(self.options.seed)
         model = make_model(
             self.options,
             start,
@@ -474,7 +473,7 @@ class TrainingRun:
                 keras.callbacks.EarlyStopping(
                     self.options.monitor,
                     patience=self.options.patience,
-                    mode="max" if self.options.monitor == "val_bleu" else "min",
+                    mode="max" if self.options.more_is_better else "min",
                 )
             )
         callbacks.append(Checkpoints(self, checkpoint, interrupt))
@@ -502,11 +501,16 @@ def choose_sample(translator: Translator, path) -> str | None:
     return next((x for x in lines if 0 < len(encode(x)) < limit), None)
 
 
-def _digest(path):
-    path = check_file(path)
-    if not os.path.isfile(path):
-        raise ValueError(
-            "Text to train on must be a file, which is read several times. "
-            f"Received: {path!r}, a pipe or a device."
-        )
-    return fingerprint(path)
+def _digests(texts):
+    """Fingerprints of files, by the names of their kind and side."""
+    digests = {}
+    for kind, pair in texts.items():
+        for side, path in zip(("source", "target"), pair, strict=True):
+            path = check_file(path)
+            if not os.path.isfile(path):
+                raise ValueError(
+                    "Text to train on must be a file, which is read several "
+                    f"times. Received: {path!r}, a pipe or a device."
+                )
+            digests[f"{kind}{side}"] = fingerprint(path)
+    return digests

@@ -62,7 +62,7 @@ def test_gradient_is_that_of_what_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "error"), [("bfloat16", 2**-8), ("float16", 2**-11)]
+    ("dtype", "error"), [("bfloat16", 2**-7), ("float16", 2**-10)]
 )
 def test_half_precision(dtype, error):
     output = dropped(0.3, dtype=dtype)

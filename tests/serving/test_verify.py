@@ -436,11 +436,12 @@ def test_error_of_one_export_does_not_lose_what_another_showed(
     pretend(monkeypatch, small.translator(LINES))
     bad, report = tmp_path / "bad.tflite", tmp_path / "report.json"
     bad.write_bytes(b"notes")
-    command = ("verify", small.folder, small.saved_model, bad)
+    command = ("verify", small.folder, bad, small.saved_model, tmp_path)
     result = run(*command, "--json", report, stdin="\n".join(LINES).encode())
     assert result.code == 2
     assert "5 of 5" in result.output
-    assert "must be a LiteRT model" in result.errors
+    (line,) = result.errors.splitlines()
+    assert "must be a LiteRT model" in line and "hold a SavedModel" in line
     (first,) = json.loads(report.read_text())
     assert first["passed"]
 
