@@ -61,6 +61,7 @@ def bleu_of(translator, monkeypatch, scores):
     return kt.BleuCallback(translator, LINES[:2], LINES[:2])
 
 
+@pytest.mark.slow
 def test_it_is_the_score_of_the_weights_in_the_model(translator):
     references = [line.upper() for line in LINES]
     options = {"lowercase": True, "tokenize": "none"}
@@ -129,6 +130,7 @@ def test_epochs_in_between_have_none(translator, monkeypatch):
     assert scores == [-math.inf, 5.0, -math.inf, 7.0, -math.inf]
 
 
+@pytest.mark.slow
 def test_epochs_in_between_are_no_improvement(translator, monkeypatch):
     callback = bleu_of(translator, monkeypatch, iter([5.0, 7.0, 6.0]))
     callback.every = 2

@@ -341,6 +341,7 @@ def test_only_the_last_two_checkpoints_stay(tmp_path):
     assert kt.Checkpoint.newest(tmp_path).epoch == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_written_without_a_copy_in_memory(tmp_path):
     code = (
         "import sys, numpy;"

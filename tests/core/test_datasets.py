@@ -84,6 +84,7 @@ def test_fit_takes_batches_of_unknown_lengths():
     assert np.isfinite(history.history["loss"]).all()
 
 
+@pytest.mark.slow
 def test_fit_takes_lists_and_distributed_datasets():
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     dataset = tf.data.Dataset.from_tensors(copy_task(2))

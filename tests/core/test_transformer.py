@@ -51,6 +51,7 @@ TABLE_3 = {
         65,
     ),
 }
+QUICK_ROWS = ("A 1 head", "B d_k 16", "C N 2", "E learned positions")
 
 
 def small_model(**options):
@@ -290,7 +291,14 @@ def test_preset_arguments_can_be_overridden(zero_weights):
     assert (model.hidden_dim, model.num_heads) == (128, 4)
 
 
-@pytest.mark.parametrize("row", TABLE_3)
+@pytest.mark.parametrize(
+    "row",
+    [
+        # All in the end, some at once.
+        pytest.param(row, marks=() if row in QUICK_ROWS else pytest.mark.slow)
+        for row in TABLE_3
+    ],
+)
 def test_rows_of_table_3_can_be_made(zero_weights, row):
     overrides, millions = TABLE_3[row]
     model = kt.Transformer.from_preset(
@@ -387,7 +395,14 @@ def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
     assert np.abs(keras.ops.subtract(dropped, logits)).max() > 0.1
 
 
-@pytest.mark.parametrize("part", ["decoder", ".*/feed_forward/.*", ".*norm.*"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "decoder",
+        pytest.param(".*/feed_forward/.*", marks=pytest.mark.slow),
+        pytest.param(".*norm.*", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("policy", "of_part"),
     [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")],
