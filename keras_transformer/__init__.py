@@ -79,7 +79,8 @@ def __getattr__(name):
             importlib.import_module("keras")
         module = importlib.import_module(f"keras_transformer.{home}")
     except ModuleNotFoundError as error:
-        if name in _CORE or error.name.startswith("keras_transformer."):
+        is_ours = str(error.name).startswith("keras_transformer.")
+        if name in _CORE or is_ours:
             raise
         extra = "litert" if name in _RUNNERS else None
         what = f"`keras_transformer.{name}`"

@@ -49,6 +49,13 @@ def test_unknown_name_is_an_attribute_error():
     assert not hasattr(kt, "_nothing")
 
 
+def test_a_missing_part_of_the_library_is_no_package_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_transformer.translator", None)
+    monkeypatch.delitem(vars(kt), "Translator", raising=False)
+    with pytest.raises(ModuleNotFoundError, match="keras_transformer.translat"):
+        _ = kt.Translator
+
+
 def test_import_waits_with_keras_and_tensorflow():
     assert (
         python(

@@ -26,7 +26,7 @@ def core_modules():
     return sorted(found)
 
 
-# What needs no backend, the core's own included.
+# And one that needs no backend, which nothing in the core imports.
 MODULES = [*core_modules(), "keras_transformer.batches"]
 
 
