@@ -217,44 +217,46 @@ class MultiHeadAttention(Layer):
         output, weights = self.attend(query, keys, values, mask, training)
         return (output, weights) if return_attention_scores else output
 
-    def keys_and_values(self, value, key=None, width=None):
+    def keys_and_values(self, value, key=None, length=None):
         """Projects `(B, S, D)` to keys and values, `(B, N, S, H)` each.
 
-        With a `width` `S`, from rows `(B S, D)`.
+        With a `length` `S`, from rows `(B S, D)`.
         """
         key = value if key is None else key
         keys, values = self.key_projection(key), self.value_projection(value)
         return (
-            self._split_heads(keys, self.key_dim, width),
-            self._split_heads(values, self.value_dim, width),
+            self._split_heads(keys, self.key_dim, length),
+            self._split_heads(values, self.value_dim, length),
         )
 
-    def attend(self, query, keys, values, mask=None, training=None, width=None):
+    def attend(
+        self, query, keys, values, mask=None, training=None, length=None
+    ):
         """Attends projected keys and values, `(B, N, S, H)` each.
 
         Args:
-            query: Float tensor `(B, T, D)`; with a `width` `T`, which must be
-                an integer, rows `(B T, D)`.
+            query: Float tensor `(B, T, D)`; with a `length`, rows `(B T, D)`.
             keys: From `keys_and_values`.
             values: From `keys_and_values`.
             mask: Bool tensor that broadcasts to `(B, T, S)`.
             training: Whether dropout is on.
-            width: Number of queries that belong together, where they are rows.
+            length: Number `T` of queries that belong together, an integer, in
+                a step of decoding, where they are rows.
 
         Returns:
             The output, like `query`, and the weights `(B, N, T, S)`.
         """
         query = self.query_projection(query)
-        query = self._split_heads(query, self.key_dim, width)
-        in_step = width is not None
+        query = self._split_heads(query, self.key_dim, length)
+        in_step = length is not None
         weights = attention_weights(query, keys, mask, in_step)  # (B, N, T, S)
         probabilities = ops.cast(weights, values.dtype)
         probabilities = self.attention_dropout(probabilities, training=training)
         multiply = small_product if in_step else ops.matmul
         heads = multiply(probabilities, values)  # (B, N, T, H)
-        return self.output_projection(self._join_heads(heads, width)), weights
+        return self.output_projection(self._join_heads(heads, in_step)), weights
 
-    def attend_blocks(self, query, blocks, width):
+    def attend_blocks(self, query, blocks, length):
         """Attends in a step of decoding what is kept in several tensors.
 
         The same as `attend` with the blocks joined, without a copy of them:
@@ -264,13 +266,13 @@ class MultiHeadAttention(Layer):
         Args:
             query: Float tensor, rows `(B T, D)`.
             blocks: Keys, values and mask of each block, as for `attend`.
-            width: Number `T` of queries that belong together.
+            length: Number `T` of queries that belong together.
 
         Returns:
             The output, like `query`.
         """
         query = self.query_projection(query)
-        query = self._split_heads(query, self.key_dim, width)
+        query = self._split_heads(query, self.key_dim, length)
         scores = [
             _attention_scores(query, keys, mask, in_step=True)
             for keys, _, mask in blocks
@@ -285,7 +287,7 @@ class MultiHeadAttention(Layer):
             for share, (_, values, _) in zip(shares, blocks, strict=True)
         )
         heads = heads / ops.cast(total, heads.dtype)  # (B, N, T, H)
-        return self.output_projection(self._join_heads(heads, width))
+        return self.output_projection(self._join_heads(heads, as_rows=True))
 
     def get_config(self):
         return {
@@ -298,24 +300,24 @@ class MultiHeadAttention(Layer):
             "use_bias": self.use_bias,
         }
 
-    def _split_heads(self, x, head_dim, width):
+    def _split_heads(self, x, head_dim, length):
         """Makes `(B, N, T, H)` of `(B, T, N H)`, or of rows `(B T, N H)`."""
-        length = size(x, 1) if width is None else width
+        length = size(x, 1) if length is None else length
         if _is(1, length):  # nothing to transpose
             return ops.reshape(x, (-1, self.num_heads, 1, head_dim))
         rows = _rows(x, length)
         x = ops.reshape(x, (rows, length, self.num_heads, head_dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, heads, width):
+    def _join_heads(self, heads, as_rows):
         """Makes `(B, T, N H)` of `(B, N, T, H)`, or rows `(B T, N H)`."""
         length = size(heads, 2)
         if not _is(1, length):
             heads = ops.transpose(heads, (0, 2, 1, 3))
         units = self.num_heads * self.value_dim
-        if width is None:
-            return ops.reshape(heads, (_rows(heads, length), length, units))
-        return ops.reshape(heads, (-1, units))
+        if as_rows:
+            return ops.reshape(heads, (-1, units))
+        return ops.reshape(heads, (_rows(heads, length), length, units))
 
 
 def _rows(x, length):

@@ -15,7 +15,7 @@ TOKENS_PER_BATCH = 8192
 def batches_by_length(
     lengths,
     tokens_per_batch: int = TOKENS_PER_BATCH,
-    width: int = 1,
+    num_slots: int = 1,
     max_length: int | None = None,
     max_rows: int | None = None,
 ):
@@ -24,10 +24,10 @@ def batches_by_length(
     Args:
         lengths: Tokens of each sentence.
         tokens_per_batch: Most positions that a batch has room for: its
-            sentences, times `width`, times the most tokens of a target, or of
-            a source where that is more. A longer sentence is a batch of its
+            sentences, times `num_slots`, times the most tokens of a target, or
+            of a source where that is more. A longer sentence is a batch of its
             own.
-        width: Number of targets that each sentence needs room for.
+        num_slots: Number of targets that each sentence needs room for.
         max_length: Most tokens of a target; by default those of the source +
             50.
         max_rows: Most sentences of a batch; any number by default.
@@ -39,7 +39,7 @@ def batches_by_length(
     >>> batches_by_length([3, 9, 0, 4], tokens_per_batch=110)
     [[1], [3, 0]]
     """
-    check_positive(tokens_per_batch=tokens_per_batch, width=width)
+    check_positive(tokens_per_batch=tokens_per_batch, num_slots=num_slots)
     batches = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if not lengths[index]:
@@ -47,7 +47,7 @@ def batches_by_length(
         if batches and len(batches[-1]) != max_rows:
             longest = lengths[batches[-1][0]]
             target_length = max_length or default_max_length(longest)
-            room = max(longest, target_length) * width
+            room = max(longest, target_length) * num_slots
             if (len(batches[-1]) + 1) * room <= tokens_per_batch:
                 batches[-1].append(index)
                 continue

@@ -205,7 +205,7 @@ class DecoderLayer(Layer):
         encoded_cache,
         visible,
         encoded_mask=None,
-        width=1,
+        num_slots=1,
         past=None,
     ):
         """Computes one position, the same as `call` does for all.
@@ -221,7 +221,7 @@ class DecoderLayer(Layer):
             visible: Bool tensor that broadcasts to `(B, W, L W)`, `True`
                 where a hypothesis may attend what was kept.
             encoded_mask: Bool tensor of shape `(B, S)`.
-            width: Number `W` of hypotheses of a sentence.
+            num_slots: Number `W` of hypotheses of a sentence.
             past: Keys, values and what is visible of positions before those
                 of `cache`; by default there are none.
 
@@ -232,22 +232,28 @@ class DecoderLayer(Layer):
         x = inputs
         # 1. Self-attention over what was kept and this position.
         y = self.self_attention_add_norm.before(x)
-        keys_and_values = self.self_attention.keys_and_values(y, width=width)
+        keys_and_values = self.self_attention.keys_and_values(
+            y, length=num_slots
+        )
         cache = tuple(
-            write_slice(kept, position * width, new)
+            write_slice(kept, position * num_slots, new)
             for kept, new in zip(cache, keys_and_values, strict=True)
         )
         if past is None:
-            y, _ = self.self_attention.attend(y, *cache, visible, width=width)
+            y, _ = self.self_attention.attend(
+                y, *cache, visible, length=num_slots
+            )
         else:
             y = self.self_attention.attend_blocks(
-                y, [past, (*cache, visible)], width
+                y, [past, (*cache, visible)], num_slots
             )
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
         mask = combine_masks(encoded_mask=encoded_mask)
-        y, _ = self.cross_attention.attend(y, *encoded_cache, mask, width=width)
+        y, _ = self.cross_attention.attend(
+            y, *encoded_cache, mask, length=num_slots
+        )
         x = self.cross_attention_add_norm(x, y)
         # 3. Feed-forward network.
         y = self.feed_forward(self.feed_forward_add_norm.before(x))
@@ -413,17 +419,22 @@ class Decoder(Layer):
         x = self.final_norm(x)
         return (x, scores) if return_attention_scores else x
 
-    def start_cache(self, batch_size, max_length, width=1):
+    def start_cache(self, batch_size, max_length, num_slots=1):
         """Makes room for keys and values of `L` = `max_length` positions.
 
         Returns:
             A list of pairs, one per layer, of zeros: keys `(B, N, L W, H)` for
-            `W` = `width` hypotheses of each sentence, values alike.
+            `W` = `num_slots` hypotheses of each sentence, values alike.
         """
 
         def room(projection):
             head_dim = projection.units // self.num_heads
-            shape = (batch_size, self.num_heads, max_length * width, head_dim)
+            shape = (
+                batch_size,
+                self.num_heads,
+                max_length * num_slots,
+                head_dim,
+            )
             return ops.zeros(shape, dtype=projection.compute_dtype)
 
         attentions = [layer.self_attention for layer in self.layers]
@@ -469,13 +480,15 @@ class Decoder(Layer):
             Float tensor of shape `(B, W, D)` and the cache for the next step.
         """
         keys, _ = cache[0]
-        width = inputs.shape[1]
-        first = past_length(past, width)
-        visible = _visible(position, keys, width, ancestry, first)
+        num_slots = inputs.shape[1]
+        first = past_length(past, num_slots)
+        visible = _visible(position, keys, num_slots, ancestry, first)
         pasts = [None] * len(self.layers)
         if past:
             past_keys, _ = past[0]
-            past_visible = _visible(position, past_keys, width, ancestry, -1)
+            past_visible = _visible(
+                position, past_keys, num_slots, ancestry, -1
+            )
             pasts = [(*kept, past_visible) for kept in past]
         # As rows, which layers multiply without a change of shape.
         x = ops.reshape(inputs, (-1, inputs.shape[2]))
@@ -490,11 +503,11 @@ class Decoder(Layer):
                 layer_encoded_cache,
                 visible,
                 encoded_mask,
-                width,
+                num_slots,
                 layer_past,
             )
             new_cache.append(layer_cache)
-        x = ops.reshape(self.final_norm(x), (-1, width, inputs.shape[2]))
+        x = ops.reshape(self.final_norm(x), (-1, num_slots, inputs.shape[2]))
         return x, new_cache
 
     def get_config(self):
@@ -514,15 +527,15 @@ class Decoder(Layer):
         }
 
 
-def past_length(past, width):
+def past_length(past, num_slots):
     """The number of positions of a past, 0 of `()`."""
     if not past:
         return 0
     keys, _ = past[0]  # (B, N, W + L W, H)
-    return size(keys, 2) // width - 1
+    return size(keys, 2) // num_slots - 1
 
 
-def _visible(position, keys, width, ancestry, first):
+def _visible(position, keys, num_slots, ancestry, first):
     """Marks what each hypothesis has kept, bool `(B or 1, W or 1, L W)`.
 
     At each position up to this one, a hypothesis sees the slot that it was in
@@ -532,16 +545,16 @@ def _visible(position, keys, width, ancestry, first):
     Args:
         position: As for `Decoder.step`.
         keys: Those that are kept, `(B, N, L W, H)`.
-        width: Number `W` of hypotheses.
+        num_slots: Number `W` of hypotheses.
         ancestry: As for `Decoder.step`.
         first: The position of the first of `keys`; -1 is never visible.
     """
     places = numbered(keys, axis=2)  # (L W,)
-    positions = places // width + first
+    positions = places // num_slots + first
     with_ancestor = at_most(at_least(positions, 0), position)
     is_there = ops.equal(positions, with_ancestor)
     is_there = ops.reshape(is_there, (1, 1, -1))
     if ancestry is None:
         return is_there
     slots = take(ancestry, with_ancestor, axis=2)  # (B, W, L W)
-    return ops.logical_and(ops.equal(slots, places % width), is_there)
+    return ops.logical_and(ops.equal(slots, places % num_slots), is_there)

@@ -33,7 +33,7 @@ from keras_transformer.tensorflow_only.indexing import size
 FIRST_ROOM = 16
 
 # `hidden_dim` from which on LiteRT keeps a past.
-LEAST_WIDTH = 256
+LEAST_HIDDEN_DIM = 256
 
 # A compiled batch does not shrink below it: a step costs about the same.
 FEWEST_COMPILED = 8
@@ -318,7 +318,7 @@ class Decode:
 
         In steps of small models it takes longer to attend both than to copy.
         """
-        return is_litert_graph() and self.model.hidden_dim >= LEAST_WIDTH
+        return is_litert_graph() and self.model.hidden_dim >= LEAST_HIDDEN_DIM
 
     def _first(self, decoding):
         """The position of the first in the cache."""

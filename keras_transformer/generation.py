@@ -66,7 +66,7 @@ def generate(
     )
     target_ids, scores, token_scores = (x[:rows] for x in found)
     target_ids = _cut(target_ids)
-    width, longest = target_ids.shape[1:]
+    num_hypotheses, longest = target_ids.shape[1:]
     results = [target_ids]
     if return_scores:
         results.append(scores)
@@ -76,12 +76,14 @@ def generate(
         source = inputs["source_ids"]
         attention = _attention(
             model,
-            np.repeat(source, width, axis=0),
-            target_ids.reshape((rows * width, longest)),
+            np.repeat(source, num_hypotheses, axis=0),
+            target_ids.reshape((rows * num_hypotheses, longest)),
             -1,
             jit_compile,
         )
-        attention = attention.reshape((rows, width, longest, source.shape[1]))
+        attention = attention.reshape(
+            (rows, num_hypotheses, longest, source.shape[1])
+        )
         results.append(_widened(attention, np.shape(source_ids)[1]))
     if search.num_hypotheses == 1:
         results = [x[:, 0] for x in results]

@@ -16,15 +16,15 @@ from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
-from keras_transformer.fit_checks import check_keys
-from keras_transformer.fit_checks import check_no_class_weight
-from keras_transformer.fit_checks import check_pairs
-from keras_transformer.fit_checks import check_training_data
-from keras_transformer.fit_checks import is_dataset
-from keras_transformer.fit_checks import x_and_y
 from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
+from keras_transformer.input_checks import check_keys
+from keras_transformer.input_checks import check_no_class_weight
+from keras_transformer.input_checks import check_pairs
+from keras_transformer.input_checks import check_training_data
+from keras_transformer.input_checks import is_dataset
+from keras_transformer.input_checks import x_and_y
 from keras_transformer.layer import Freezable
 from keras_transformer.masking import padding_mask
 from keras_transformer.masking import token_weights
@@ -383,6 +383,14 @@ class Transformer(Freezable, keras.Model):
                     )
                 ]
             )
+
+    def compute_output_shape(self, inputs_shape):
+        """The shape of the logits `(B, T, V)`, of those of the ids by name."""
+        return (*inputs_shape["target_ids"], self.vocabulary_size)
+
+    def compute_output_spec(self, *args, **kwargs):
+        # By tracing, which finds the errors of `call`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def compute_loss(
         self,

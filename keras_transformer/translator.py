@@ -163,7 +163,6 @@ class Translator:
         check_row_lengths("texts", rows, self.longest_source)
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
-        width = search.num_hypotheses
 
         def translate(batch):
             prefix_ids = None
@@ -179,7 +178,9 @@ class Translator:
                 jit_compile=jit_compile,
             )
             found = self.target_tokenizer.decode(
-                target_ids.reshape((len(batch) * width, -1)).tolist()
+                target_ids.reshape(
+                    (len(batch) * search.num_hypotheses, -1)
+                ).tolist()
             )
             return batch, found, scores[0] if return_scores else None
 
@@ -192,7 +193,7 @@ class Translator:
         found = in_threads(translate, batches, beside)
         translations, scores = in_text_order(
             len(rows),
-            width,
+            search.num_hypotheses,
             with_progress(found, "Translating", lengths, verbose),
         )
         return (translations, scores) if return_scores else translations

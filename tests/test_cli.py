@@ -28,7 +28,7 @@ import typer
 import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer import transformer
-from keras_transformer.cli import commands
+from keras_transformer.cli import score as score_command
 from keras_transformer.cli import translate as translate_command
 from keras_transformer.search import beam
 from keras_transformer.serving import litert
@@ -36,7 +36,9 @@ from keras_transformer.tensorflow_only import threads
 from keras_transformer.text import tokenizer
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import distribution
+from keras_transformer.training_run import fitting
 from keras_transformer.training_run import run as training_run
+from keras_transformer.training_run.interrupt import Interrupt
 from keras_transformer.training_run.options import TrainingOptions
 
 ANIMALS = {
@@ -399,7 +401,7 @@ def test_same_command_after_the_end_says_so(trained, tmp_path):
 def test_interrupted_training_goes_on_with_the_same_command(
     text, tmp_path, monkeypatch
 ):
-    class Interrupted(callbacks.Interrupt):
+    class Interrupted(Interrupt):
         requested = property(
             lambda self: signal.SIGTERM, lambda self, value: None
         )
@@ -407,7 +409,7 @@ def test_interrupted_training_goes_on_with_the_same_command(
     folder = tmp_path / "run"
     command = ["train", *text, "-o", folder, "--epochs", "1", "--overwrite"]
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "Interrupt", Interrupted)
+        patch.setattr(fitting, "Interrupt", Interrupted)
         result = run(*command, *TRAINING)
     assert result.code == 128 + signal.SIGTERM
     assert "Traceback" not in result.errors
@@ -769,8 +771,8 @@ def test_a_module_that_is_missing_is_named(monkeypatch, name, message):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr(commands, "load", missing)
-    monkeypatch.setattr(commands, "_read_pairs", lambda *_: ([], []))
+    monkeypatch.setattr(score_command, "load", missing)
+    monkeypatch.setattr(score_command, "read_pairs", lambda *_: ([], []))
     assert_is_one_line(run("score", "folder", "source", "target"), message)
 
 

@@ -31,7 +31,10 @@ from keras_transformer.training_run import folder as folder_module
 from keras_transformer.training_run import run as run_module
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
+from keras_transformer.training_run.fitting import Fitting
 from keras_transformer.training_run.folder import RunFolder
+from keras_transformer.training_run.history import History
+from keras_transformer.training_run.interrupt import Interrupt
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.run import TrainingRun
 from keras_transformer.training_run.start import new_tokenizers
@@ -114,7 +117,7 @@ def trained(tmp_path_factory, text):
     return types.SimpleNamespace(
         folder=folder,
         settings=settings,
-        num_batches=run.data.num_batches,
+        num_batches=run.fitting.data.num_batches,
         losses=losses(folder),
         weights=weights_in(folder),
     )
@@ -236,10 +239,10 @@ def test_training_says_if_it_ends_before_the_learning_rate_peaks(
     settings = {"epochs": 1, "accumulate": 3, "warmup_steps": 4000}
     run = train(tmp_path / "run", text, settings)
     errors = capsys.readouterr().err.splitlines()
+    updates = run.fitting.data.num_batches // 3
     assert (
-        f"Training ends after {run.data.num_batches // 3} updates, before the "
-        "learning rate peaks, after 4,000. Pass fewer `--warmup-steps`, or "
-        "more `--epochs`."
+        f"Training ends after {updates} updates, before the learning rate "
+        "peaks, after 4,000. Pass fewer `--warmup-steps`, or more `--epochs`."
     ) in errors
 
 
@@ -297,7 +300,7 @@ def test_interrupt_at_the_end_of_an_epoch_waits_for_the_end(
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
 def test_second_interrupt_stops_at_once(first):
-    interrupt = callbacks.Interrupt()
+    interrupt = Interrupt()
     with interrupt:
         signal.raise_signal(first)
         assert interrupt.requested
@@ -309,7 +312,7 @@ def test_interrupt_of_one_process_is_told_to_the_others_by_sigterm():
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append(True))
     try:
-        with callbacks.Interrupt(shared=True) as interrupt:
+        with Interrupt(shared=True) as interrupt:
             signal.raise_signal(signal.SIGINT)
             assert interrupt.requested
     finally:
@@ -398,15 +401,17 @@ def test_a_number_of_updates_is_as_many_epochs(text, tmp_path, capsys):
     folder = tmp_path / "run"
     settings = {"epochs": None, "accumulate": 2}
     run = train(folder, text, {**settings, "updates": 1})
-    assert len(losses(folder)) == run.data.num_epochs == 1
-    updates = run.data.num_batches // 2 + 1  # one more than an epoch has
+    assert len(losses(folder)) == run.fitting.data.num_epochs == 1
+    updates = (
+        run.fitting.data.num_batches // 2 + 1
+    )  # one more than an epoch has
     run = train(folder, text, {**settings, "updates": updates})
-    assert len(losses(folder)) == run.data.num_epochs == 2
-    batches = run.data.num_batches
+    assert len(losses(folder)) == run.fitting.data.num_epochs == 2
+    batches = run.fitting.data.num_batches
     said = f"\n{batches} updates in 2 epochs of {batches} batches"
     assert said in capsys.readouterr().err
-    optimizer = run.translator.model.optimizer
-    assert int(optimizer.iterations) == run.data.num_batches
+    optimizer = run.fitting.translator.model.optimizer
+    assert int(optimizer.iterations) == run.fitting.data.num_batches
 
 
 @pytest.mark.slow
@@ -423,8 +428,12 @@ def test_an_epoch_may_end_anywhere_in_the_text(trained, text, tmp_path):
         "updates_per_epoch": per_epoch,
     }
     run = train(folder, text, settings)
-    assert int(run.translator.model.optimizer.iterations) == updates
-    assert len(losses(folder)) == run.data.num_epochs == updates // per_epoch
+    assert int(run.fitting.translator.model.optimizer.iterations) == updates
+    assert (
+        len(losses(folder))
+        == run.fitting.data.num_epochs
+        == updates // per_epoch
+    )
     np.testing.assert_allclose(
         losses(folder)[-1][1], trained.losses[-1][1], rtol=1e-5
     )
@@ -540,8 +549,8 @@ def test_learning_rate_falls_to_zero_with_the_last_epoch(tmp_path, text):
     options = {"decay": "cosine", "warmup_steps": 2, "epochs": 2}
     settings = {**options, "learning_rate": None, "accumulate": 2}
     run = train(tmp_path / "run", text, settings)
-    optimizer = run.translator.model.optimizer
-    updates = 2 * run.data.num_batches // 2
+    optimizer = run.fitting.translator.model.optimizer
+    updates = 2 * run.fitting.data.num_batches // 2
     assert int(optimizer.iterations) == updates
     rates = [float(optimizer._learning_rate(n)) for n in range(updates + 1)]
     peak = (SMALL["hidden_dim"] * 2) ** -0.5  # of equation 3
@@ -708,7 +717,7 @@ def test_cores_train_narrow_models_in_parts(
     monkeypatch.setattr(
         run_module, "give_cores_to_parts", lambda: given.append(1)
     )
-    monkeypatch.setattr(TrainingRun, "_fit", lambda *_: None)
+    monkeypatch.setattr(Fitting, "fit", lambda *_: None)
     train(tmp_path / "run", text, settings)
     assert len(given) == expected
 
@@ -737,14 +746,14 @@ def test_muon_updates_the_matrices_of_layers(text, tmp_path):
     run = train(tmp_path / "run", text, settings)
     ((loss, validation_loss),) = losses(tmp_path / "run")
     assert validation_loss < loss - 0.5
-    optimizer = run.translator.model.optimizer.inner_optimizer
+    optimizer = run.fitting.translator.model.optimizer.inner_optimizer
     assert isinstance(optimizer, kt.Muon)
     by_adam = {
         variable.path
-        for variable in run.translator.model.trainable_variables
+        for variable in run.fitting.translator.model.trainable_variables
         if optimizer._should_use_adamw(variable)
     }
-    for variable in run.translator.model.trainable_variables:
+    for variable in run.fitting.translator.model.trainable_variables:
         is_in_stack = "coder/" in variable.path and "kernel" in variable.path
         assert is_in_stack == (variable.path not in by_adam)
     again = train(tmp_path / "run", text, {**settings, "epochs": 2})
@@ -819,12 +828,12 @@ def test_a_start_that_failed_does_not_refuse_another(
     class Fails(Exception):
         pass
 
-    def fail(self, digests, sample):
+    def fail(self, checkpoint, history):
         raise Fails
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "_fit", fail)
+        patch.setattr(Fitting, "fit", fail)
         for seed in (1, 2):
             with pytest.raises(Fails):
                 train(folder, text, {"seed": seed})
@@ -871,7 +880,7 @@ def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
             train(copied, text, {**trained.settings, "epochs": 3})
     assert checkpoints(copied) == before
     run = train(copied, text, trained.settings)
-    assert run.saved == 1
+    assert run.history.saved == 1
 
 
 # Learning on from another translator.
@@ -927,7 +936,7 @@ def test_training_starts_from_another_translator(
     }
     run = train(folder, text, {**settings, "epochs": 1}, validation=long_text)
     # The first line that is short enough.
-    assert choose_sample(run.translator, long_text[0]) == PAIRS[0][0]
+    assert choose_sample(run.fitting.translator, long_text[0]) == PAIRS[0][0]
     printed = capsys.readouterr().out
     assert f"  {PAIRS[0][0]}\n  -> " in printed
     assert "-> [" not in printed  # one translation, no list
@@ -950,7 +959,7 @@ def test_training_starts_from_another_translator(
         path.unlink()
     run = train(folder, text, settings, validation=long_text)
     assert len(losses(folder)) == 2
-    found = run.translator.model.get_weights()
+    found = run.fitting.translator.model.get_weights()
     for new, old in zip(found, expected.model.get_weights(), strict=True):
         np.testing.assert_allclose(new, old, atol=1e-5)
     for other in ({**settings, "start_from": os.fspath(start)}, SETTINGS):
@@ -1076,14 +1085,15 @@ def others_vocabulary(text, tmp_path):
 
 def goes_on_with_the_same_vocabularies(folder, text, settings, epochs=1):
     """Trains an epoch; goes on to `epochs` after what it was given is gone."""
-    translator = train(folder, text, {**settings, "epochs": 1}).translator
+    run = train(folder, text, {**settings, "epochs": 1})
+    translator = run.fitting.translator
     for path in (settings.get("tokenizer"), settings.get("target_tokenizer")):
         if path:
             os.remove(path)
-    again = train(folder, text, {**settings, "epochs": epochs}).translator
+    again = train(folder, text, {**settings, "epochs": epochs})
     assert len(losses(folder)) == epochs
     found = kt.Translator.load(folder)
-    for other in (again, found):
+    for other in (again.fitting.translator, found):
         assert other.tokenizer.model == translator.tokenizer.model
         assert other.target_tokenizer.model == translator.target_tokenizer.model
     return found
@@ -1257,13 +1267,13 @@ def test_the_first_process_alone_says_how_it_goes(
     ],
 )
 def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
-    run = new_run("run", monitor=monitor, keep_best=True)
-    run.history = [
+    options = TrainingOptions("run", monitor=monitor, keep_best=True)
+    rows = [
         {"epoch": epoch, monitor: value} for epoch, value in enumerate(values)
     ]
-    assert run.saved_epoch() == best
-    run.options.keep_best = False
-    assert run.saved_epoch() == len(values) - 1
+    assert History(options, rows).saved == best
+    options.keep_best = False
+    assert History(options, rows).saved == len(values) - 1
 
 
 @pytest.mark.parametrize("name", ["bleu", "patience", "keep_best"])

@@ -44,6 +44,17 @@ def typed_lines():
     yield from read_stream(sys.stdin.buffer, STANDARD_INPUT)
 
 
+def read_pairs(source, target):
+    """Reads two files of as many lines as each other, at least one."""
+    with quiet_start():
+        from keras_transformer.lines import line_pairs
+
+    pairs = list(line_pairs(source, target))
+    if not pairs:
+        raise ValueError(f"Text must not be empty. Received: {source}.")
+    return [[*side] for side in zip(*pairs, strict=True)]
+
+
 def output_lines(result, with_scores: bool = False):
     """Makes a line of each translation, or of each of its hypotheses."""
     if not with_scores:
@@ -114,3 +125,16 @@ def refuse_of_the_other(path, of_folder, of_exported):
         refuse(of_folder, "a translator's folder", path)
     else:
         refuse(of_exported, "a .tflite file", path)
+
+
+def check_pair_lengths(translator, sources, source, translations, target):
+    """Raises if lines of either file are too long for the translator."""
+    from keras_transformer.lengths import check_line_lengths
+
+    for lines, path, tokenizer in (
+        (sources, source, translator.tokenizer),
+        (translations, target, translator.target_tokenizer),
+    ):
+        check_line_lengths(
+            lines, path, tokenizer.encode, translator.longest_source
+        )

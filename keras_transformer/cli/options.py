@@ -16,6 +16,10 @@ Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace existing output.")
 ]
 
+TranslatorFolder = Annotated[
+    Path, typer.Argument(help="Folder of a trained translator.")
+]
+
 TranslatorOrFile = Annotated[
     Path,
     typer.Argument(help="Folder of a trained translator, or .tflite file."),

@@ -66,7 +66,7 @@ def train(
     if options.get("distribute") == "multihost":
         watcher = start_watcher()
     with quiet_start():
-        from keras_transformer.training_run.callbacks import Stopped
+        from keras_transformer.training_run.interrupt import Stopped
         from keras_transformer.training_run.run import TrainingRun
 
     run = TrainingRun(TrainingOptions(**options))

@@ -36,16 +36,16 @@ class IndependentSearch(Search):
         """
 
     def start(self, problem):
-        width = self.num_hypotheses
+        num_hypotheses = self.num_hypotheses
         batch_size = ops.shape(problem.start_ids)[0]
-        shape = (batch_size, width, problem.capacity)
+        shape = (batch_size, num_hypotheses, problem.capacity)
         start_ids = ops.expand_dims(ops.cast(problem.start_ids, "int32"), 1)
         done = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
-        done = ops.tile(done, (1, width))
+        done = ops.tile(done, (1, num_hypotheses))
         # An empty source has one target, which is empty too.
-        is_first = ops.equal(ops.arange(width, dtype="int32"), 0)
+        is_first = ops.equal(ops.arange(num_hypotheses, dtype="int32"), 0)
         return _Targets(
-            token_ids=ops.tile(start_ids, (1, width)),
+            token_ids=ops.tile(start_ids, (1, num_hypotheses)),
             done=done,
             exists=ops.logical_or(ops.logical_not(done), is_first),
             target_ids=ops.zeros(shape, dtype="int32"),

@@ -1,6 +1,7 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import struct
@@ -18,9 +19,10 @@ from keras_transformer.checks import check_positive
 from keras_transformer.decoding import Decode
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_file_to_write
-from keras_transformer.serving.litert_file import compacted
-from keras_transformer.serving.litert_translator import check_litert_file
-from keras_transformer.serving.litert_translator import damaged
+from keras_transformer.serving.litert_compaction import compacted
+from keras_transformer.serving.litert_file import Facts
+from keras_transformer.serving.litert_file import check_litert_file
+from keras_transformer.serving.litert_file import damaged
 from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
@@ -29,7 +31,7 @@ from keras_transformer.weights import check_finite_model
 QUANTIZATIONS = (None, "float16", "int8")
 
 # `hidden_dim` from which on a step reads much.
-WIDE = 256
+LARGE_HIDDEN_DIM = 256
 
 # How the operations of tensorflow-text are called.
 TEXT = "TFText>"
@@ -105,7 +107,7 @@ def hypotheses_per_batch(model, quantization: str | None = None) -> int:
     """
     # Multiples of the 7 rows that XNNPACK multiplies at a time with AVX-512: 8
     # cost as much as 14.
-    best = 56 if model.hidden_dim >= WIDE else 28
+    best = 56 if model.hidden_dim >= LARGE_HIDDEN_DIM else 28
     return best // 2 if quantization == "int8" else best
 
 
@@ -432,17 +434,20 @@ class _LiteRTGraph:
             "target_model": np.frombuffer(target.model, "uint8"),
         }
         search = self.translator.search
+        facts = Facts(
+            is_fast=int(target.is_fast),
+            longest_source=(
+                self.source_length or self.translator.longest_source
+            ),
+            num_slots=search.num_slots,
+            num_hypotheses=search.num_hypotheses,
+            hypotheses_per_batch=hypotheses_per_batch(
+                self.model, self.weights.quantization
+            ),
+        )
         facts = {
-            "is_fast": np.array([target.is_fast], "uint8"),
-            "longest_source": np.array(
-                [self.source_length or self.translator.longest_source], "int32"
-            ),
-            "num_slots": np.array([search.num_slots], "int32"),
-            "num_hypotheses": np.array([search.num_hypotheses], "int32"),
-            "hypotheses_per_batch": np.array(
-                [hypotheses_per_batch(self.model, self.weights.quantization)],
-                "int32",
-            ),
+            name: np.array([value], "int32")
+            for name, value in dataclasses.asdict(facts).items()
         }
 
         # What does not depend on an input could not be an output.

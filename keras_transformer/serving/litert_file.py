@@ -1,202 +1,58 @@
-"""Makes LiteRT files smaller: what is equal is in them once.
+"""What a LiteRT file of a translator is, to those who write and read it.
 
-The converter names every tensor, gives each a buffer of its own, and converts
-what several signatures call once for each of them.
+Nothing here imports TensorFlow or Keras.
 """
 
-import copy
-import hashlib
+import dataclasses
+import os
 
-import flatbuffers
-from tensorflow.lite.python import schema_py_generated as schema
+from keras_transformer.paths import check_file
 
-from keras_transformer.serving.litert_translator import IDENTIFIER
-
-# Where the format wants the bytes of a tensor to begin.
-ALIGNMENT = 16
+# What a LiteRT file begins with, after four bytes.
+IDENTIFIER = b"TFL3"
 
 
-def compacted(content: bytes, first: str) -> bytes:
-    """Drops what nothing reads from a LiteRT file, and what it has twice.
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What a runner has to know of the translator in a file.
 
-    Names stay where a graph begins and ends. Loops that several signatures
-    have are one, so that LiteRT also arranges their weights in memory once.
+    Outputs of the signature `tokenizers`, one int32 each, by these names.
 
-    Args:
-        content: The file.
-        first: The signature whose graph is to be the first. Where shapes are
-            fixed, LiteRT arranges the weights of other graphs at each call.
+    Attributes:
+        is_fast: Whether the target's pieces are text as they are.
+        longest_source: Most tokens of a source, with the end token.
+        num_slots: Hypotheses that the search decodes for each source.
+        num_hypotheses: Hypotheses that it returns for each source.
+        hypotheses_per_batch: Hypotheses that are best decoded at once.
     """
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
-    _share_buffers(model)
-    for index, graph in enumerate(model.subgraphs):
-        _order_by_need(graph)
-        places = _number_by_use(graph)
-        for signature in model.signatureDefs:
-            if signature.subgraphIndex == index:
-                for entry in (*signature.inputs, *signature.outputs):
-                    entry.tensorIndex = places[entry.tensorIndex]
-    while _share_subgraphs(model):
-        pass  # what calls equal ones is equal only now
-    _put_first(model, first)
-    builder = _Builder(len(content))
-    builder.Finish(model.Pack(builder), IDENTIFIER)
-    return bytes(builder.Output())
+
+    is_fast: int
+    longest_source: int
+    num_slots: int
+    num_hypotheses: int
+    hypotheses_per_batch: int
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The names of all."""
+        return [field.name for field in dataclasses.fields(cls)]
 
 
-class _Builder(flatbuffers.Builder):
-    """Aligns bytes as the format asks for, which its Python code does not."""
-
-    def StartVector(self, elemSize, numElems, alignment):  # noqa: N802, N803
-        if elemSize == 1:
-            alignment = ALIGNMENT
-        return super().StartVector(elemSize, numElems, alignment)
-
-
-def _share_buffers(model):
-    """Keeps one of equal buffers; the first, as ever, is the empty one."""
-    kept, places, place_of = [], [], {}
-    for buffer in model.buffers:
-        data = b"" if buffer.data is None else buffer.data
-        digest = hashlib.sha256(data).digest()
-        if digest not in place_of:
-            place_of[digest] = len(kept)
-            kept.append(buffer)
-        places.append(place_of[digest])
-    model.buffers = kept
-    for user in (
-        *(tensor for graph in model.subgraphs for tensor in graph.tensors),
-        *(model.metadata or ()),
-    ):
-        user.buffer = places[user.buffer]
-    if model.metadataBuffer is not None:
-        model.metadataBuffer = [places[n] for n in model.metadataBuffer]
+def check_litert_file(path) -> str:
+    """Returns `path` as a string, or raises unless it is a LiteRT file."""
+    path = check_file(path)
+    with open(path, "rb") as file:
+        start = file.read(8)
+    if start[4:] != IDENTIFIER:
+        raise ValueError(
+            f"The file must be a LiteRT model. Received: {path!r}, of "
+            f"{os.path.getsize(path):,} bytes."
+        )
+    return path
 
 
-def _order_by_need(graph):
-    """Puts each operation right before the first that needs what it makes.
-
-    LiteRT runs them in the order of the file, and keeps what an operation has
-    made until the last that reads it.
-    """
-    maker_of = {
-        tensor: operator
-        for operator in graph.operators
-        for tensor in operator.outputs
-    }
-    ordered = {}  # operators by their identity, in order
-
-    def add(operator):
-        pending = [operator]
-        while pending:
-            operator = pending[-1]
-            makers = [maker_of.get(tensor) for tensor in operator.inputs]
-            missing = [
-                maker
-                for maker in makers
-                if maker is not None and id(maker) not in ordered
-            ]
-            if missing:
-                pending.append(missing[0])
-            else:
-                ordered[id(pending.pop())] = operator
-
-    makers = [maker_of.get(tensor) for tensor in graph.outputs]
-    for operator in (*filter(None, makers), *graph.operators):
-        add(operator)
-    graph.operators = list(ordered.values())
-
-
-def _number_by_use(graph):
-    """Numbers the tensors of a graph in the order in which they are used.
-
-    Equal graphs then have equal numbers. Tensors that nothing uses are dropped,
-    and so are empty notes on quantisation, and names but of inputs and outputs.
-
-    Returns:
-        The new number of each tensor by its old one.
-    """
-    ends = [*graph.inputs, *graph.outputs]
-    users = [(graph, "inputs"), (graph, "outputs")]
-    for operator in graph.operators:
-        users += [(operator, "inputs"), (operator, "outputs")]
-        if operator.intermediates is not None:
-            users.append((operator, "intermediates"))
-    places = {-1: -1}  # of an argument that is left out
-    kept = []
-    for user, role in users:
-        for tensor in getattr(user, role):
-            if tensor not in places:
-                places[tensor] = len(kept)
-                kept.append(graph.tensors[tensor])
-    for tensor in kept:
-        if not _is_quantized(tensor.quantization):
-            tensor.quantization = None
-    for number in set(places) - {-1, *ends}:
-        graph.tensors[number].name = None
-    graph.tensors = kept
-    for user, role in users:
-        setattr(user, role, [places[tensor] for tensor in getattr(user, role)])
-    return places
-
-
-def _is_quantized(quantization):
-    return quantization is not None and any(
-        value is not None
-        for name, value in vars(quantization).items()
-        if name in ("scale", "zeroPoint", "min", "max", "details")
+def damaged(path, error) -> ValueError:
+    """Makes the error that names a damaged file."""
+    return ValueError(
+        f"The LiteRT model is damaged. Received: {os.fspath(path)!r}: {error}."
     )
-
-
-def _share_subgraphs(model):
-    """Keeps one of equal graphs; tells whether there were any."""
-    begins = {0, *(entry.subgraphIndex for entry in model.signatureDefs)}
-    kept, places, place_of = [], [], {}
-    for index, graph in enumerate(model.subgraphs):
-        key = index if index in begins else _anonymous(graph)
-        if key not in place_of:
-            place_of[key] = len(kept)
-            kept.append(graph)
-        places.append(place_of[key])
-    changed = len(kept) < len(model.subgraphs)
-    model.subgraphs = kept
-    _renumber_subgraphs(model, places)
-    return changed
-
-
-def _put_first(model, name):
-    """Swaps the graph of a signature with the first."""
-    [place] = [
-        entry.subgraphIndex
-        for entry in model.signatureDefs
-        if entry.signatureKey == name.encode()
-    ]
-    graphs = model.subgraphs
-    places = [*range(len(graphs))]
-    for swapped in (graphs, places):
-        swapped[0], swapped[place] = swapped[place], swapped[0]
-    _renumber_subgraphs(model, places)
-
-
-def _renumber_subgraphs(model, places):
-    """Has what names a graph name its new place, given by its old one."""
-    for graph in model.subgraphs:
-        for operator in graph.operators:
-            for options in (operator.builtinOptions, operator.builtinOptions2):
-                for name in vars(options) if options else ():
-                    if name.endswith("SubgraphIndex"):
-                        setattr(options, name, places[getattr(options, name)])
-    for signature in model.signatureDefs:
-        signature.subgraphIndex = places[signature.subgraphIndex]
-
-
-def _anonymous(graph):
-    """The bytes of a graph without names."""
-    graph = copy.copy(graph)
-    graph.name = None
-    graph.tensors = [copy.copy(tensor) for tensor in graph.tensors]
-    for tensor in graph.tensors:
-        tensor.name = None
-    builder = flatbuffers.Builder()
-    builder.Finish(graph.Pack(builder))
-    return bytes(builder.Output())

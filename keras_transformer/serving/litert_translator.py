@@ -15,31 +15,21 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_row_lengths
-from keras_transformer.paths import check_file
 from keras_transformer.pieces import end_rows
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
 from keras_transformer.progress import with_progress
+from keras_transformer.serving.litert_file import Facts
+from keras_transformer.serving.litert_file import check_litert_file
+from keras_transformer.serving.litert_file import damaged
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-
-# What `export_litert` writes beside the SentencePiece models.
-FACTS = (
-    "is_fast",
-    "longest_source",
-    "num_slots",
-    "num_hypotheses",
-    "hypotheses_per_batch",
-)
 
 # Tokens that a batch has room for, for each of the hypotheses that are best
 # decoded at once: those of sources of 24 tokens with 50 more, and half as many
 # again, the most that `sentences_per_batch` makes.
 TOKENS_PER_HYPOTHESIS = 111
-
-# What a LiteRT file begins with, after four bytes.
-IDENTIFIER = b"TFL3"
 
 
 class LiteRTTranslator:
@@ -90,7 +80,8 @@ class LiteRTTranslator:
         signatures = interpreters[0].get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
-            missing = set(FACTS) - set(signatures["tokenizers"]["outputs"])
+            outputs = signatures["tokenizers"]["outputs"]
+            missing = set(Facts.names()) - set(outputs)
         if missing:
             raise ValueError(
                 "The file must be one that `export_litert` of this version has "
@@ -113,17 +104,13 @@ class LiteRTTranslator:
             )
         except RuntimeError as error:
             raise damaged(path, "its tokenizer is no model") from error
-        (
-            self.is_fast,
-            self.longest_source,
-            self.num_slots,
-            self.num_hypotheses,
-            self.hypotheses_per_batch,
-        ) = (int(models[name][0]) for name in FACTS)
+        facts = {name: int(models[name][0]) for name in Facts.names()}
+        self.facts = Facts(**facts)
+        self.longest_source = self.facts.longest_source
         runner = interpreters[0].get_signature_runner("translate_ids")
         details = runner.get_input_details()["source_ids"]
         self._is_fixed = -1 not in details["shape_signature"]
-        self._spelled = spellings(self.target) if self.is_fast else None
+        self._spelled = spellings(self.target) if self.facts.is_fast else None
 
     def __call__(
         self,
@@ -143,26 +130,28 @@ class LiteRTTranslator:
                     [rows[index] for index in batch], least_length
                 ),
             )
-            shape = (len(batch) * self.num_hypotheses, -1)
+            shape = (len(batch) * self.facts.num_hypotheses, -1)
             target_ids = result["target_ids"].reshape(shape)
             return batch, [*map(self._text, target_ids)], result["score"]
 
+        best = self.facts.hypotheses_per_batch
         if tokens_per_batch is None:
-            tokens_per_batch = TOKENS_PER_HYPOTHESIS * self.hypotheses_per_batch
+            tokens_per_batch = TOKENS_PER_HYPOTHESIS * best
         lengths = [len(row) for row in rows]
-        best = self.hypotheses_per_batch / self.num_slots
         max_rows = 1
         if not self._is_fixed:
             max_rows = sentences_per_batch(
-                sum(map(bool, rows)), self.num_workers, best
+                sum(map(bool, rows)),
+                self.num_workers,
+                best / self.facts.num_slots,
             )
         batches = batches_by_length(
-            lengths, tokens_per_batch, self.num_slots, max_rows=max_rows
+            lengths, tokens_per_batch, self.facts.num_slots, max_rows=max_rows
         )
         found = in_threads(translate, batches, self.num_workers)
         translations, scores = in_text_order(
             len(rows),
-            self.num_hypotheses,
+            self.facts.num_hypotheses,
             with_progress(found, "Translating", lengths, verbose),
         )
         # LiteRT keeps no infinity, the score of what does not exist.
@@ -179,17 +168,17 @@ class LiteRTTranslator:
     def _text(self, target_ids):
         special = (PAD_TOKEN_ID, END_TOKEN_ID)
         ids = [token for token in target_ids.tolist() if token not in special]
-        if self.is_fast:
+        if self.facts.is_fast:
             return join_pieces(self._spelled, ids)
         return self.target.decode(ids)
 
     def _run(self, signature, **inputs):
         """Runs a signature on an interpreter that no other thread uses."""
-        with self._interpreter() as interpreter:
+        with self._idle_interpreter() as interpreter:
             return interpreter.get_signature_runner(signature)(**inputs)
 
     @contextlib.contextmanager
-    def _interpreter(self):
+    def _idle_interpreter(self):
         interpreter = self._idle.get()
         try:
             yield interpreter
@@ -225,23 +214,3 @@ def _interpreter(path, num_threads):
         return interpreter.Interpreter(path, num_threads=num_threads)
     except (RuntimeError, ValueError) as error:
         raise damaged(path, error) from error
-
-
-def check_litert_file(path) -> str:
-    """Returns `path` as a string, or raises unless it is a LiteRT file."""
-    path = check_file(path)
-    with open(path, "rb") as file:
-        start = file.read(8)
-    if start[4:] != IDENTIFIER:
-        raise ValueError(
-            f"The file must be a LiteRT model. Received: {path!r}, of "
-            f"{os.path.getsize(path):,} bytes."
-        )
-    return path
-
-
-def damaged(path, error) -> ValueError:
-    """Makes the error that names a damaged file."""
-    return ValueError(
-        f"The LiteRT model is damaged. Received: {os.fspath(path)!r}: {error}."
-    )

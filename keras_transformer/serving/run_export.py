@@ -15,7 +15,7 @@ import threading
 import time
 
 
-def run_saved_model(path):
+def saved_model_loader(path):
     """Makes a function without arguments that loads a SavedModel.
 
     It returns a function of strings, to their translations and scores.
@@ -43,8 +43,8 @@ def run_saved_model(path):
     return load
 
 
-def run_litert(path):
-    """Gives a function as `run_saved_model`."""
+def litert_loader(path):
+    """Makes a function as `saved_model_loader` does."""
     from keras_transformer import LiteRTTranslator
 
     with contextlib.suppress(ImportError):  # which loading explains
@@ -77,7 +77,8 @@ def peak_bytes():
 
 def measure(format, path, lines):
     """Translates the lines, after one to warm up."""
-    load = {"SavedModel": run_saved_model, "LiteRT": run_litert}[format](path)
+    loaders = {"SavedModel": saved_model_loader, "LiteRT": litert_loader}
+    load = loaders[format](path)
     start = time.perf_counter()
     run = load()
     loaded = time.perf_counter()

@@ -91,13 +91,13 @@ def write_slice(x, position, update):
 
     # As matrices, in which TensorFlow finds places in half of the time.
     sizes = [size(x, axis) for axis in range(1, len(x.shape))]
-    width = sizes[2] if len(sizes) == 3 else 1
+    entries = sizes[2] if len(sizes) == 3 else 1
     y = tf.raw_ops.TensorStridedSliceUpdate(
-        input=tf.reshape(x, [-1, sizes[1] * width]),
-        begin=[0, position * width],
-        end=[0, (position + size(update, 2)) * width],
+        input=tf.reshape(x, [-1, sizes[1] * entries]),
+        begin=[0, position * entries],
+        end=[0, (position + size(update, 2)) * entries],
         strides=[1, 1],
-        value=tf.reshape(update, [-1, size(update, 2) * width]),
+        value=tf.reshape(update, [-1, size(update, 2) * entries]),
         begin_mask=0b01,
         end_mask=0b01,
     )

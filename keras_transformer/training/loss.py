@@ -18,9 +18,9 @@ from keras_transformer.tensorflow_only.graphs import wait_for
 from keras_transformer.tensorflow_only.indexing import replace_entries
 from keras_transformer.tensorflow_only.products import has_exact_softmax
 
-# Width `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
+# Size `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
 # transposition. Measured at 128 and 512; the limit is between.
-LEAST_WIDTH = 256
+LEAST_TRANSPOSED = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -279,7 +279,7 @@ def _softmax(logits):
 
 def _transposed_product(of_logits, x):
     """Computes `G^T x`, `(V, D)`, from `(M, V)` and `(M, D)`."""
-    if x.shape[-1] >= LEAST_WIDTH:
+    if x.shape[-1] >= LEAST_TRANSPOSED:
         # One operation: TensorFlow joins a transposition to the product.
         return ops.matmul(ops.transpose(of_logits), x)
     # It takes longer to read `G` across than to turn what comes out.

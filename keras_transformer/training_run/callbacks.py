@@ -1,23 +1,22 @@
 """What happens between the batches and at the end of the epochs."""
 
-import csv
-import io
-import os
-import signal
-import sys
-
 import keras
 
 from keras_transformer.atomic import write_file
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
-from keras_transformer.signals import signals_handled
 from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.curves import draw_curves
+from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import CHECKPOINTS
 from keras_transformer.training_run.folder import CURVES
 from keras_transformer.training_run.folder import LOG
 from keras_transformer.training_run.folder import TENSORBOARD
+from keras_transformer.training_run.folder import RunFolder
+from keras_transformer.training_run.history import History
+from keras_transformer.training_run.interrupt import Interrupt
+from keras_transformer.training_run.interrupt import Stopped
+from keras_transformer.translator import Translator
 from keras_transformer.translator import first_of
 from keras_transformer.weights import check_finite_model
 
@@ -44,128 +43,145 @@ class OneTraining(keras.callbacks.CallbackList):
         pass
 
 
-class Stopped(KeyboardInterrupt):
-    """Training stops as it was asked to, in all processes and saved.
+class SaveTranslator(keras.callbacks.Callback):
+    """Adds each epoch to the history, and saves the translator to be kept.
 
     Args:
-        number: That of the signal which asked for it; jax hides its SIGTERM.
+        history: The `History`.
+        translator: The `Translator` that is trained.
+        output: Its folder, or `None` in a process that writes nothing.
     """
 
-    def __init__(self, number: int | None):
+    def __init__(
+        self, history: History, translator: Translator, output: str | None
+    ):
         super().__init__()
-        self.number = number or signal.SIGTERM
-
-
-class Interrupt:
-    """Makes the first Ctrl-C, SIGTERM or SIGHUP wait until all is saved.
-
-    Python raises `KeyboardInterrupt` wherever it is, and where that is a
-    destructor the exception is lost; a request is not.
-
-    Args:
-        shared: Whether other processes are to stop with this one. SIGTERM is
-            then left to jax, which tells them; SIGHUP would stop one alone.
-
-    Attributes:
-        requested: Number of the signal that has come, `None` before.
-    """
-
-    def __init__(self, shared: bool = False):
-        self.shared = shared
-        self.requested = None
-
-    def __enter__(self):
-        numbers = [signal.SIGINT]
-        if not self.shared:
-            numbers += [signal.SIGTERM, signal.SIGHUP]
-        self._handled = signals_handled(self._on_signal, *numbers)
-        self._handled.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self._handled.__exit__(*error)
-
-    def _on_signal(self, number, frame):
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = number
-        print(
-            "\nStopping when this batch, or this epoch's end, is saved. Once "
-            "more to stop now.",
-            file=sys.stderr,
-            flush=True,
-        )
-        if self.shared:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-class Report(keras.callbacks.Callback):
-    """Saves the translator and shows how training goes, at an epoch's end.
-
-    Args:
-        run: The `TrainingRun`.
-        sample: A sentence to translate and print, or `None`.
-    """
-
-    def __init__(self, run, sample=None):
-        super().__init__()
-        self.run = run
-        self.sample = sample
-        self.logs = {
-            part: EventLog(run.folder.path(TENSORBOARD, part))
-            for part in ("train", "validation")
-        }
+        self.history = history
+        self.translator = translator
+        self.output = output
 
     def on_epoch_end(self, epoch, logs=None):
         check_finite_model(self.model)
         values = {name: float(value) for name, value in logs.items()}
-        history = self.run.history
-        history.append({"epoch": epoch, **values})
-        is_chief = self.run.distribution.is_chief
-        if self.run.saved_epoch() == epoch:
-            if is_chief:
-                self.run.translator.save(
-                    self.run.options.output, overwrite=True
-                )
-            self.run.saved = epoch
-        if is_chief:
-            self._write_logs(epoch, values)
-        if self.sample:
-            translation = first_of(self.run.translator([self.sample]))[0]
-            if is_chief:
-                print(f"\n  {self.sample}\n  -> {translation}", flush=True)
+        self.history.rows.append({"epoch": epoch, **values})
+        if self.history.epoch_to_save() == epoch:
+            if self.output is not None:
+                self.translator.save(self.output, overwrite=True)
+            self.history.saved = epoch
 
-    def _write_logs(self, epoch, values):
-        folder = self.run.folder
-        history = self.run.history
-        write_file(folder.path(LOG), _table(history).encode())
+
+class Logs(keras.callbacks.Callback):
+    """Writes what the epochs came to: as CSV, for TensorBoard, as a picture.
+
+    Args:
+        history: The `History`, which has the epoch already.
+        folder: The `RunFolder`.
+    """
+
+    def __init__(self, history: History, folder: RunFolder):
+        super().__init__()
+        self.history = history
+        self.folder = folder
+        self.logs = {
+            part: EventLog(folder.path(TENSORBOARD, part))
+            for part in ("train", "validation")
+        }
+
+    def on_epoch_end(self, epoch, logs=None):
+        write_file(self.folder.path(LOG), self.history.table().encode())
         for part, log in self.logs.items():
             of_part = {
-                name.removeprefix("val_"): value
-                for name, value in values.items()
+                name.removeprefix("val_"): float(value)
+                for name, value in logs.items()
                 if name.startswith("val_") == (part == "validation")
             }
             if of_part:
                 log.write(epoch, of_part)
         if can_draw():
-            draw_curves(folder.path(CURVES), history)
+            draw_curves(self.folder.path(CURVES), self.history.rows)
+
+
+class Sample(keras.callbacks.Callback):
+    """Translates a sentence after each epoch.
+
+    Args:
+        translator: The `Translator` that is trained.
+        sentence: What to translate.
+        prints: Whether to print it; all processes translate together.
+    """
+
+    def __init__(self, translator: Translator, sentence: str, prints: bool):
+        super().__init__()
+        self.translator = translator
+        self.sentence = sentence
+        self.prints = prints
+
+    def on_epoch_end(self, epoch, logs=None):
+        translation = first_of(self.translator([self.sentence]))[0]
+        if self.prints:
+            print(f"\n  {self.sentence}\n  -> {translation}", flush=True)
+
+
+class EarlyStopping(keras.callbacks.EarlyStopping):
+    """Counts the epochs that had ended when training goes on, too.
+
+    Args:
+        history: The `History`.
+        patience: Epochs without a better value to wait for.
+    """
+
+    def __init__(self, history: History, patience: int):
+        options = history.options
+        super().__init__(
+            options.monitor,
+            patience=patience,
+            mode="max" if options.more_is_better else "min",
+        )
+        self.history = history
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        for row in self.history.rows:
+            if self.monitor in row:
+                # Where it went on, with more patience, it goes on.
+                self.model.stop_training = False
+                self.on_epoch_end(row["epoch"], row)
 
 
 class Checkpoints(keras.callbacks.Callback):
     """Writes what training goes on from, and stops it when asked to.
 
     Args:
-        run: The `TrainingRun`.
         checkpoint: The `Checkpoint` that training goes on from.
-        interrupt: An `Interrupt`.
+        history: The `History`, which has the epoch already at its end.
+        averaging: The `WeightAveraging`, or `None`.
+        num_batches: Batches of an epoch.
+        every: Batches between two checkpoints within an epoch; 0 for none.
+        folder: The `RunFolder`.
+        distribution: Its chief writes.
+        interrupt: Says whether to stop.
     """
 
-    def __init__(self, run, checkpoint, interrupt):
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        history: History,
+        averaging,
+        num_batches: int,
+        every: int,
+        folder: RunFolder,
+        distribution: Distribution,
+        interrupt: Interrupt,
+    ):
         super().__init__()
-        self.run = run
         self.checkpoint = checkpoint
+        self.history = history
+        self.averaging = averaging
+        self.num_batches = num_batches
+        self.every = every
+        self.folder = folder
+        self.distribution = distribution
         self.interrupt = interrupt
-        self.every = run.options.save_every * run.options.accumulate  # batches
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -177,7 +193,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         done = self.skipped + batch + 1
-        if done == self.run.data.num_batches:
+        if done == self.num_batches:
             return  # the epoch's end is next
         stops = self._stops(done)
         if stops or (self.every and done % self.every == 0):
@@ -187,30 +203,20 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._write(epoch + 1, 0)
-        if self._stops(self.run.data.num_batches):
+        if self._stops(self.num_batches):
             raise Stopped(self.interrupt.requested)
 
     def _write(self, epoch, batch):
         # `self.model`, as on JAX a callback's brings into the model what an
         # epoch keeps elsewhere.
         checkpoint = Checkpoint.of(
-            self.model, epoch, self.run.averaging, batch, self.run.history
+            self.model, epoch, self.averaging, batch, self.history.rows
         )
         checkpoint.check_finite()
-        if self.run.distribution.is_chief:
-            checkpoint.write(self.run.folder.path(CHECKPOINTS))
+        if self.distribution.is_chief:
+            checkpoint.write(self.folder.path(CHECKPOINTS))
 
     def _stops(self, done):
-        return self.run.distribution.agrees_to_stop(
-            bool(self.interrupt.requested),
-            self.epoch * self.run.data.num_batches + done,
+        return self.distribution.agrees_to_stop(
+            bool(self.interrupt.requested), self.epoch * self.num_batches + done
         )
-
-
-def _table(history):
-    names = dict.fromkeys(name for row in history for name in row)
-    file = io.StringIO()
-    writer = csv.DictWriter(file, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(history)
-    return file.getvalue()

@@ -1,15 +1,66 @@
-"""The text of a training, in batches."""
+"""The text of a training, in files and in batches."""
 
+import collections
 import dataclasses
 import math
+import os
 
 import tensorflow as tf
 
+from keras_transformer.lines import line_pairs
 from keras_transformer.lines import read_lines
+from keras_transformer.paths import check_file
+from keras_transformer.paths import fingerprint
 from keras_transformer.text.dataset import Corpus
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.options import TrainingOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFiles:
+    """The files of a training's text.
+
+    Attributes:
+        text: A pair of paths, source and target.
+        validation: A pair of paths, or `None`.
+        digests: Fingerprints of all, by what they are.
+    """
+
+    text: tuple[str, str]
+    validation: tuple[str, str] | None
+    digests: dict[str, str]
+
+    @classmethod
+    def of(cls, source, target, validation=None):
+        """Checks that they are files, and takes their fingerprints.
+
+        Raises:
+            FileNotFoundError: If one is missing.
+            ValueError: If one is no file, but a pipe or a device.
+        """
+        pairs = {"": (source, target)}
+        if validation:
+            pairs["validation "] = validation
+        paths = {
+            f"{kind}{side}": check_file(path)
+            for kind, pair in pairs.items()
+            for side, path in zip(("source", "target"), pair, strict=True)
+        }
+        for path in paths.values():
+            if not os.path.isfile(path):
+                raise ValueError(
+                    "Text to train on must be a file, which is read several "
+                    f"times. Received: {path!r}, a pipe or a device."
+                )
+        source, target, *validation = paths.values()
+        digests = {name: fingerprint(path) for name, path in paths.items()}
+        return cls((source, target), tuple(validation) or None, digests)
+
+    def check_pairs(self):
+        """Raises `ValueError` if a side has more lines than the other."""
+        for pair in filter(None, (self.text, self.validation)):
+            collections.deque(line_pairs(*pair), maxlen=0)
 
 
 @dataclasses.dataclass
@@ -17,6 +68,7 @@ class TrainingData:
     """What is trained and validated on.
 
     Attributes:
+        digests: Fingerprints of the files.
         corpus: Of which this process makes its part of each batch.
         num_batches: Batches of an epoch.
         num_epochs: Epochs until training ends.
@@ -25,6 +77,7 @@ class TrainingData:
         validation_lines: The same as lines of source and target, or `None`.
     """
 
+    digests: dict[str, str]
     corpus: Corpus
     num_batches: int
     num_epochs: int
@@ -36,8 +89,7 @@ class TrainingData:
     def read(
         cls,
         options: TrainingOptions,
-        text,
-        validation,
+        files: TextFiles,
         tokenizers,
         distribution: Distribution,
     ):
@@ -45,8 +97,7 @@ class TrainingData:
 
         Args:
             options: What the training is told.
-            text: A pair of files, source and target.
-            validation: A pair of files, or `None`.
+            files: Where it is.
             tokenizers: Those of source and target.
             distribution: Which part of each batch this process makes.
         """
@@ -66,7 +117,7 @@ class TrainingData:
                 part=distribution.process,
             )
 
-        corpus = read(text)
+        corpus = read(files.text)
         num_batches = corpus.num_batches()
         if options.updates_per_epoch is not None:
             num_batches = options.updates_per_epoch * options.accumulate
@@ -75,8 +126,10 @@ class TrainingData:
             batches = options.updates * options.accumulate
             num_epochs = math.ceil(batches / num_batches)
         num_updates = num_epochs * num_batches // options.accumulate
-        data = cls(corpus, num_batches, num_epochs, num_updates)
-        if validation:
-            data.validation = read(validation).in_order()
-            data.validation_lines = [[*read_lines(path)] for path in validation]
+        data = cls(files.digests, corpus, num_batches, num_epochs, num_updates)
+        if files.validation:
+            data.validation = read(files.validation).in_order()
+            data.validation_lines = [
+                [*read_lines(path)] for path in files.validation
+            ]
         return data

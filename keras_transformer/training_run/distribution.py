@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.cores import num_cores
+from keras_transformer.training_run.wording import counted
 
 DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
 
@@ -214,11 +215,6 @@ def _kind_of_devices():
 
         return jax.local_devices()[0].platform.upper()
     return "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """The number with the noun, in the plural unless it is one."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _from_chief(content):

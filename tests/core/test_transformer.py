@@ -460,6 +460,13 @@ def test_ids_of_any_dtype_give_the_same_logits():
         np.testing.assert_array_equal(model(same), expected)
 
 
+def test_shape_of_the_logits_can_be_asked():
+    model = small_model()
+    shapes = {"source_ids": (B, S), "target_ids": (B, T)}
+    ids = {name: ops.ones(shape, "int32") for name, shape in shapes.items()}
+    assert model.compute_output_shape(shapes) == model(ids).shape == (B, T, V)
+
+
 def test_model_is_built_when_made():
     model = kt.Transformer(V, **SIZES)
     lines = []

@@ -38,8 +38,7 @@ def kill_at(moment):
         callbacks.Checkpoints.on_train_batch_end = killed_before(
             callbacks.Checkpoints.on_train_batch_end,
             lambda self, batch: (
-                self.epoch == 1
-                and self.run.data.num_batches - self.skipped - batch == 4
+                self.epoch == 1 and self.num_batches - self.skipped - batch == 4
             ),
         )
     elif moment == "between translator and checkpoint":

@@ -18,7 +18,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 import keras_transformer as kt
 from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
-from keras_transformer.serving import litert_file
+from keras_transformer.serving import litert_compaction
 from keras_transformer.serving import litert_translator
 
 ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
@@ -572,7 +572,7 @@ def test_operations_stand_before_what_needs_them():
     chain = [operator([n], [n + 1]) for n in range(6, 2000)]
     operators = [second, unused, first, *chain, third, fourth]
     graph = SimpleNamespace(operators=operators, outputs=[3, 0, 4, 2000])
-    litert_file._order_by_need(graph)
+    litert_compaction._order_by_need(graph)
     assert graph.operators == [first, third, second, fourth, *chain, unused]
 
 

@@ -1,4 +1,4 @@
-"""A look at what `fit` is given, before it trains for hours."""
+"""A look at what a model is given, before it trains for hours."""
 
 import keras
 import numpy as np

@@ -1,0 +1,73 @@
+"""`keras-transformer align`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.command_io import LINES_AT_ONCE
+from keras_transformer.cli.command_io import check_output
+from keras_transformer.cli.command_io import check_pair_lengths
+from keras_transformer.cli.command_io import load
+from keras_transformer.cli.command_io import read_pairs
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TranslatorFolder
+
+
+def align(
+    folder: TranslatorFolder,
+    source: Annotated[Path, typer.Argument(help="Text file.")],
+    target: Annotated[Path, typer.Argument(help="Translation, line by line.")],
+    pieces: Annotated[
+        bool,
+        typer.Option("--pieces", help="Print the pieces before the links."),
+    ] = False,
+    layer: Annotated[
+        int,
+        typer.Option(
+            help="Decoder layer, from 0; negative numbers count from the last."
+        ),
+    ] = -1,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw the weights of the first line here."),
+    ] = None,
+    overwrite: Overwrite = False,
+    dtype: Dtype = None,
+):
+    """Say what the pieces of translations look at in the source.
+
+    Prints one line per sentence: 0-0 2-1 where the first piece of the
+    translation looks at the first of the source most, and the second at the
+    third, the end token of the source aside. With --pieces, those of the
+    source, those of the translation, and then the links, with tabs between.
+
+    \b
+    Example:
+      keras-transformer align runs/en-de test.en test.de --picture links.png
+    """  # noqa: D301
+    if picture:
+        from keras_transformer.alignment import check_picture
+
+        check_picture(picture)
+    check_output("--picture", picture, overwrite)
+    sources, translations = read_pairs(source, target)
+    if picture and not sources[0].strip():
+        raise ValueError(
+            "`--picture` draws the first pair, which must have text. Received: "
+            f"{source}, line 1 empty."
+        )
+    translator = load(folder, dtype)
+    check_pair_lengths(translator, sources, source, translations, target)
+    for start in range(0, len(sources), LINES_AT_ONCE):
+        some = slice(start, start + LINES_AT_ONCE)
+        alignments = translator.align(sources[some], translations[some], layer)
+        if picture and start == 0:
+            alignments[0].draw(picture)
+        for alignment in alignments:
+            columns = [[f"{x}-{y}" for x, y in alignment.links()]]
+            if pieces:
+                both = alignment.source_pieces, alignment.target_pieces
+                columns = [*(side[:-1] for side in both), *columns]
+            print("\t".join(map(" ".join, columns)))

@@ -1,0 +1,79 @@
+"""`keras-transformer evaluate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.atomic import write_file
+from keras_transformer.cli.command_io import check_output
+from keras_transformer.cli.command_io import load_with_check
+from keras_transformer.cli.command_io import output_lines
+from keras_transformer.cli.command_io import read_pairs
+from keras_transformer.cli.command_io import refuse_of_the_other
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import NumThreads
+from keras_transformer.cli.options import NumWorkers
+from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TranslatorOrFile
+from keras_transformer.cli.options import given
+from keras_transformer.cli.streams import quiet_start
+
+
+def evaluate(
+    folder: TranslatorOrFile,
+    source: Annotated[Path, typer.Argument(help="Text to translate.")],
+    target: Annotated[Path, typer.Argument(help="Reference translation.")],
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="Ignore case.")
+    ] = False,
+    tokenize: Annotated[
+        str,
+        typer.Option(
+            help="How sacreBLEU splits text: 13a, zh, ja-mecab, ko-mecab, "
+            "intl, char, flores200, or none where it is split already."
+        ),
+    ] = "13a",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File for the translations."),
+    ] = None,
+    num_threads: NumThreads = None,
+    num_workers: NumWorkers = None,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    *,
+    search_options,
+):
+    """Translate a test set and score it with sacreBLEU.
+
+    Prints BLEU, with the signature to quote beside it, and chrF.
+
+    \b
+    Example:
+      keras-transformer evaluate runs/en-de test.en test.de --search beam
+      keras-transformer evaluate runs/en-zh test.en test.zh --tokenize zh \\
+        --output test.out
+      keras-transformer evaluate en-de-int8.tflite test.en test.de
+    """  # noqa: D301
+    workers = given(num_threads=num_threads, num_workers=num_workers)
+    refuse_of_the_other(folder, given(dtype=dtype) | search_options, workers)
+    with quiet_start():
+        from keras_transformer.text import corpus_scores
+        from keras_transformer.text.bleu import bleu_metric
+        from keras_transformer.translator import first_of
+
+    bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
+    check_output("--output", output, overwrite)
+    sources, references = read_pairs(source, target)
+    translator, check = load_with_check(
+        folder, dtype, search_options, workers, is_much=True
+    )
+    check(sources, source)
+    found = first_of(translator(sources, verbose=1))
+    if output:
+        write_file(output, "".join(output_lines(found)).encode())
+    scores = corpus_scores(found, references, lowercase, tokenize)
+    print(f"BLEU {scores.bleu:.2f}")
+    print(f"chrF {scores.chrf:.2f}")
+    print(scores.signature)

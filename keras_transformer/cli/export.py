@@ -1,0 +1,139 @@
+"""`keras-transformer export`."""
+
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+from typing import Literal
+
+import typer
+
+from keras_transformer.cli.command_io import load
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TranslatorFolder
+from keras_transformer.cli.options import given
+from keras_transformer.cli.options import refuse
+from keras_transformer.cli.options import set_search
+from keras_transformer.paths import check_absent
+from keras_transformer.signals import end_by_signal
+from keras_transformer.signals import signals_handled
+
+
+def export(
+    folder: TranslatorFolder,
+    output: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder to write, named by a number for TF Serving, or "
+            ".tflite file."
+        ),
+    ],
+    format: Annotated[
+        Literal["saved_model", "litert", "ctranslate2"] | None,
+        typer.Option(
+            help="What to write; by default LiteRT for a name that ends in "
+            ".tflite, else a SavedModel."
+        ),
+    ] = None,
+    quantization: Annotated[
+        Literal["float16", "int8"] | None,
+        typer.Option(help="LiteRT: smaller weights instead of float32."),
+    ] = None,
+    text: Annotated[
+        bool | None,
+        typer.Option(
+            "--text/--no-text",
+            help="LiteRT: split text in the file too; unigram models only.",
+        ),
+    ] = None,
+    steps: Annotated[
+        bool | None,
+        typer.Option(
+            "--steps/--no-steps",
+            help="LiteRT: signatures for a search in the host program; without "
+            "them the file needs less memory.",
+        ),
+    ] = None,
+    source_length: Annotated[
+        int | None,
+        typer.Option(
+            help="LiteRT: fixed shapes, as browsers need them, for one source "
+            "of at most this many tokens; without text and steps.",
+        ),
+    ] = None,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    *,
+    search_options,
+):
+    """Write the translator for another engine.
+
+    A SavedModel takes and returns strings, with its search inside; so does a
+    LiteRT file, for small machines. A CTranslate2 model takes and returns
+    pieces of the SentencePiece models beside it, and searches as it is told
+    when it is called.
+
+    \b
+    Example:
+      keras-transformer export runs/en-de exported/en-de/1 --search beam
+      keras-transformer export runs/en-de en-de.tflite --quantization int8
+      keras-transformer export runs/en-de page/model.tflite --source-length 64
+      keras-transformer export runs/en-de exported/ct2 --format ctranslate2
+    """  # noqa: D301
+    if format is None:
+        format = "litert" if output.suffix == ".tflite" else "saved_model"
+    litert_options = given(
+        quantization=quantization,
+        text=text,
+        steps=steps,
+        source_length=source_length,
+    )
+    for options, formats in (
+        (given(dtype=dtype), ["saved_model"]),
+        (litert_options, ["litert"]),
+        (search_options, ["saved_model", "litert"]),
+    ):
+        if format not in formats:
+            needed = " or ".join(f"--format {known}" for known in formats)
+            refuse(options, needed, f"--format {format}")
+    if source_length is not None:
+        dropped = [
+            name for name in ("text", "steps") if litert_options.get(name)
+        ]
+        refuse(dropped, "any length", f"--source-length {source_length}")
+    check_absent(output, overwrite)
+    with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
+        translator = load(folder, dtype)
+        set_search(translator, search_options)
+        if litert_options.get("text") and translator.search.num_hypotheses > 1:
+            refuse(
+                ["text"],
+                "a search for one hypothesis",
+                f"num_hypotheses={translator.search.num_hypotheses}",
+            )
+        if format == "ctranslate2":
+            translator.export_ctranslate2(output, overwrite=overwrite)
+            message = (
+                f"CTranslate2 model in {output}. Load it with "
+                "ctranslate2.Translator, and sentencepiece."
+            )
+        elif format == "litert":
+            print("Converting; a minute for base size.", file=sys.stderr)
+            translator.export_litert(
+                output, **litert_options, overwrite=overwrite
+            )
+            message = (
+                f"LiteRT file {output}. Load it with "
+                "keras_transformer.LiteRTTranslator, or `keras-transformer "
+                f"translate {shlex.quote(str(output))}`."
+            )
+        else:
+            translator.export_saved_model(output, overwrite=overwrite)
+            message = (
+                f"SavedModel in {output}, signatures serving_default (text) "
+                "and translate_ids, and the two compiled. Load it with "
+                "tensorflow and tensorflow_text."
+            )
+    print(message, file=sys.stderr)

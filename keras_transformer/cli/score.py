@@ -1,0 +1,49 @@
+"""`keras-transformer score`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.command_io import check_pair_lengths
+from keras_transformer.cli.command_io import load
+from keras_transformer.cli.command_io import read_pairs
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import TranslatorFolder
+
+
+def score(
+    folder: TranslatorFolder,
+    source: Annotated[Path, typer.Argument(help="Text file.")],
+    target: Annotated[Path, typer.Argument(help="Translations to score.")],
+    tokens: Annotated[
+        bool,
+        typer.Option("--tokens", help="Print the score of each token as well."),
+    ] = False,
+    dtype: Dtype = None,
+):
+    """Say how probable given translations are, one line per sentence.
+
+    Prints natural-logarithm probabilities, in nats: of the whole translation
+    and, with --tokens, of each of its tokens.
+
+    \b
+    Example:
+      keras-transformer score runs/en-de test.en test.de > scores.txt
+    """  # noqa: D301
+    sources, translations = read_pairs(source, target)
+    translator = load(folder, dtype)
+    check_pair_lengths(translator, sources, source, translations, target)
+    tokenizer = translator.target_tokenizer
+    scores, token_scores = translator.score(sources, translations, verbose=1)
+    for text, total, of_tokens in zip(
+        translations, scores, token_scores, strict=True
+    ):
+        line = f"{total:.4f}"
+        if tokens:
+            ids = [*tokenizer.encode(text), tokenizer.end_token_id]
+            line += "".join(
+                f"\t{tokenizer.pieces[token_id]} {value:.4f}"
+                for token_id, value in zip(ids, of_tokens, strict=True)
+            )
+        print(line)

@@ -1,0 +1,117 @@
+"""`keras-transformer verify`."""
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.atomic import write_file
+from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import check_output
+from keras_transformer.cli.command_io import input_lines
+from keras_transformer.cli.command_io import load
+from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TranslatorFolder
+from keras_transformer.cli.options import set_search
+from keras_transformer.cli.streams import quiet_start
+from keras_transformer.signals import end_by_signal
+from keras_transformer.signals import signals_handled
+
+
+def verify(
+    folder: TranslatorFolder,
+    exports: Annotated[
+        list[Path],
+        typer.Argument(help="SavedModel folders and .tflite files."),
+    ],
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", "-i", help="Lines to translate; by default piped in."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            help="Nats per token by which a line that differs may be less "
+            "probable; int8 needs more, such as 0.1, and so does a translator "
+            "in half precision without --dtype float32."
+        ),
+    ] = 0.01,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="File for the full report, as JSON."),
+    ] = None,
+    dtype: Dtype = None,
+    overwrite: Overwrite = False,
+    *,
+    search_options,
+):
+    """Compare exports with the translator they were made from.
+
+    Prints how many lines are the same, the first that is not and the one that
+    differs most, and size, times and memory of each export. The exit code is 1
+    if a line differs by more than --tolerance, or an export has operations that
+    not every runtime has.
+
+    \b
+    Example:
+      keras-transformer verify runs/en-de exported/en-de/1 en-de.tflite \\
+        --input test.en
+      keras-transformer verify runs/en-de en-de-int8.tflite -i test.en \\
+        --tolerance 0.1 --json report.json
+    """  # noqa: D301
+    with quiet_start():
+        import rich.console
+
+        from keras_transformer.lengths import check_line_lengths
+        from keras_transformer.serving import verify_report
+        from keras_transformer.serving.verify import check_tolerance
+        from keras_transformer.serving.verify import verify_export
+
+    check_output("--json", json_file, overwrite)
+    check_tolerance(tolerance)
+    for path in exports:  # before minutes are spent on the first
+        if not path.exists():
+            raise FileNotFoundError(f"No such export: {str(path)!r}.")
+    translator = load(folder, dtype)
+    set_search(translator, search_options)
+    lines, place = input_lines(input), input or STANDARD_INPUT
+    if not lines:
+        raise ValueError(f"Text must not be empty. Received: {place}.")
+    check_line_lengths(
+        lines,
+        place,
+        translator.tokenizer.encode,
+        translator.longest_source,
+    )
+    expected = translator(lines, return_scores=True)
+    reports, errors = [], []
+    try:
+        with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
+            for path in exports:
+                try:
+                    report = verify_export(
+                        translator, path, lines, tolerance, expected
+                    )
+                except ValueError as error:  # damaged, or another program's
+                    errors.append(str(error))
+                else:
+                    reports.append(report)
+    finally:  # an error of one does not lose what is known of others
+        if reports:
+            if json_file:  # first: nobody may read the table to its end
+                content = verify_report.to_json(reports)
+                write_file(json_file, content.encode())
+            verify_report.show(
+                reports,
+                rich.console.Console(
+                    markup=False, emoji=False, highlight=False
+                ),
+            )
+    if errors:
+        raise ValueError(" ".join(errors))
+    if not all(report.passed for report in reports):
+        raise typer.Exit(1)

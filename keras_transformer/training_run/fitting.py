@@ -1,0 +1,241 @@
+"""The epochs of a training, from its last checkpoint to its end."""
+
+import dataclasses
+import sys
+
+from keras_transformer.bleu_callback import BleuCallback
+from keras_transformer.checkpoint import Checkpoint
+from keras_transformer.extras import not_installed
+from keras_transformer.training import WeightAveraging
+from keras_transformer.training_run.callbacks import Checkpoints
+from keras_transformer.training_run.callbacks import EarlyStopping
+from keras_transformer.training_run.callbacks import Logs
+from keras_transformer.training_run.callbacks import OneTraining
+from keras_transformer.training_run.callbacks import Sample
+from keras_transformer.training_run.callbacks import SaveTranslator
+from keras_transformer.training_run.curves import can_draw
+from keras_transformer.training_run.data import TrainingData
+from keras_transformer.training_run.distribution import Distribution
+from keras_transformer.training_run.folder import CHECKPOINTS
+from keras_transformer.training_run.folder import CURVES
+from keras_transformer.training_run.folder import TENSORBOARD
+from keras_transformer.training_run.folder import RunFolder
+from keras_transformer.training_run.history import History
+from keras_transformer.training_run.interrupt import Interrupt
+from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.wording import counted
+from keras_transformer.translator import Translator
+
+
+@dataclasses.dataclass
+class Fitting:
+    """Calls `fit` for each epoch that is left.
+
+    Args:
+        options: What the training is told.
+        folder: Where it is.
+        distribution: What it runs on.
+        data: What it learns from.
+        translator: What learns.
+        averaging: The average of its weights, if there is one.
+        sample: A sentence to translate after each epoch, or `None`.
+    """
+
+    options: TrainingOptions
+    folder: RunFolder
+    distribution: Distribution
+    data: TrainingData
+    translator: Translator
+    averaging: WeightAveraging | None = None
+    sample: str | None = None
+
+    def fit(self, checkpoint: Checkpoint, history: History):
+        """Trains until the last epoch is done, or none improves any more.
+
+        Args:
+            checkpoint: What training goes on from; its tensors are cleared.
+            history: That of the epochs until then, which grows.
+
+        Raises:
+            Stopped: If it was asked to, once all is saved.
+        """
+        if checkpoint.tensors:
+            self._assign(checkpoint)
+        if not can_draw() and self.distribution.is_chief:
+            lack = not_installed(CURVES, "matplotlib", "plot")
+            print(lack, file=sys.stderr)
+        model = self.translator.model
+        model.stop_training = False
+        with Interrupt(self.distribution.num_processes > 1) as interrupt:
+            callbacks = OneTraining(
+                self._callbacks(checkpoint, history, interrupt),
+                add_history=True,
+                add_progbar=True,
+                model=model,
+            )
+            callbacks.begin()
+            stop = model.stop_training
+            if self.distribution.is_chief:
+                has_ended = stop or checkpoint.epoch >= self.data.num_epochs
+                if not has_ended:
+                    self.folder.go_on(
+                        self.options.settings(), self.data.digests
+                    )
+                self._announce(checkpoint, has_ended)
+            for epoch in range(checkpoint.epoch, self.data.num_epochs):
+                if stop:
+                    break
+                skip = checkpoint.batch if epoch == checkpoint.epoch else 0
+                self._fit_epoch(epoch, skip, callbacks)
+                stop = self._stops_early()
+            callbacks.end()
+        if stop and self.distribution.is_chief:
+            print(
+                f"{self.options.monitor} has not improved for "
+                f"{self.options.patience} epochs.",
+                file=sys.stderr,
+            )
+
+    def _fit_epoch(self, epoch, skip, callbacks):
+        """Trains on the batches of an epoch behind the first `skip`."""
+        data = self.data
+        verbose = 0
+        if self.distribution.is_chief:
+            verbose = 1 if sys.stdout.isatty() else 2
+        steps = data.num_batches - skip
+        callbacks.set_params(
+            {"verbose": verbose, "epochs": data.num_epochs, "steps": steps}
+        )
+        self.translator.model.fit(
+            data.corpus.stretch(
+                self.options.seed, epoch * data.num_batches + skip, steps
+            ),
+            validation_data=data.validation,
+            initial_epoch=epoch,
+            epochs=epoch + 1,
+            callbacks=callbacks,
+        )
+
+    def _announce(self, checkpoint, has_ended):
+        """Says where training is, on what, and if it is too short to learn."""
+        options, data = self.options, self.data
+        after = (
+            f"the training in {options.output} after epoch {checkpoint.epoch}"
+        )
+        if has_ended:
+            print(f"Nothing is left of {after}.", file=sys.stderr)
+            return
+        if checkpoint.tensors:
+            if checkpoint.batch:
+                after += f" and {counted(checkpoint.batch, 'batch', 'batches')}"
+            print(f"Going on with {after}.", file=sys.stderr)
+        print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
+        if options.updates is not None or options.updates_per_epoch is not None:
+            epochs = counted(data.num_epochs, "epoch")
+            print(
+                f"{data.num_updates:,} updates in {epochs} of "
+                f"{data.num_batches:,} batches.",
+                file=sys.stderr,
+            )
+        if data.num_updates < options.warmup_steps:
+            updates = counted(data.num_updates, "update")
+            longer = "epochs" if options.updates is None else "updates"
+            print(
+                f"Training ends after {updates}, before the learning rate "
+                f"peaks, after {options.warmup_steps:,}. Pass fewer "
+                f"`--warmup-steps`, or more `--{longer}`.",
+                file=sys.stderr,
+            )
+
+    def _stops_early(self):
+        """Whether the chief stops: BLEU may round otherwise elsewhere."""
+        model = self.translator.model
+        return self.distribution.by_chief(lambda: bool(model.stop_training))
+
+    def _assign(self, checkpoint):
+        model = self.translator.model
+        checkpoint.assign(model, self.averaging)
+        if checkpoint.batch:
+            # Makes the metrics, so that their state can be put back.
+            batch = next(self.data.corpus.stretch(0, 0, 1).as_numpy_iterator())
+            model.test_on_batch(*batch)
+
+    def _callbacks(self, checkpoint, history, interrupt):
+        """In this order: later ones see the weights and logs of earlier."""
+        options, translator = self.options, self.translator
+        is_chief = self.distribution.is_chief
+        callbacks = [self.averaging] if self.averaging else []
+        if options.scores_bleu():
+            callbacks.append(self._bleu_callback())
+        output = self.folder.output if is_chief else None
+        callbacks.append(SaveTranslator(history, translator, output))
+        if is_chief:
+            callbacks.append(Logs(history, self.folder))
+        if self.sample:
+            callbacks.append(Sample(translator, self.sample, prints=is_chief))
+        if options.patience:
+            callbacks.append(EarlyStopping(history, options.patience))
+        callbacks.append(
+            Checkpoints(
+                checkpoint,
+                history,
+                self.averaging,
+                num_batches=self.data.num_batches,
+                every=options.save_every * options.accumulate,
+                folder=self.folder,
+                distribution=self.distribution,
+                interrupt=interrupt,
+            )
+        )
+        return callbacks
+
+    def _bleu_callback(self):
+        is_chief = self.distribution.is_chief
+        return BleuCallback(
+            self.translator,
+            *self.data.validation_lines,
+            samples=int(is_chief),
+            tokenize=self.options.tokenize or "13a",
+            log_dir=(
+                # TensorBoard follows one file in each folder.
+                self.folder.path(TENSORBOARD, "translations")
+                if is_chief
+                else None
+            ),
+        )
+
+
+def newest_checkpoint(
+    folder: RunFolder, distribution: Distribution
+) -> Checkpoint:
+    """The checkpoint that a training goes on from, or that of its start.
+
+    It is read once: the other processes may not see the folder.
+
+    Args:
+        folder: Where the training is.
+        distribution: Whose chief reads it.
+    """
+    newest = None
+
+    def read():
+        nonlocal newest
+        try:
+            newest = Checkpoint.newest(folder.path(CHECKPOINTS))
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Pass `--overwrite` to start anew."
+            ) from error
+        # A process that is killed while it writes the first leaves one.
+        if not newest.tensors and folder.epochs_logged() > 1:
+            raise ValueError(
+                f"The checkpoints of the training in {folder.output} are "
+                "missing. Put them back, or pass `--overwrite` to start anew."
+            )
+        return dataclasses.replace(newest, tensors={})
+
+    checkpoint = distribution.by_chief(read)
+    checkpoint.tensors.update(
+        distribution.arrays_by_chief(lambda: newest.tensors)
+    )
+    return checkpoint

@@ -1,0 +1,51 @@
+"""What the epochs of a training have come to, and which of them is kept."""
+
+import csv
+import dataclasses
+import io
+import math
+
+from keras_transformer.training_run.options import TrainingOptions
+
+
+@dataclasses.dataclass
+class History:
+    """What each epoch has ended with, and whose translator is on disk.
+
+    Args:
+        options: Say which epoch is kept.
+        rows: The number of each epoch, from 0, and values by name.
+
+    Attributes:
+        saved: The epoch, from 0, whose translator is on disk, or `None`.
+    """
+
+    options: TrainingOptions
+    rows: list[dict]
+
+    def __post_init__(self):
+        self.saved = self.epoch_to_save()
+
+    def epoch_to_save(self) -> int | None:
+        """The epoch, from 0, whose translator is to be on disk."""
+        if not self.rows:
+            return None
+        monitor = self.options.monitor
+        scored = [
+            row
+            for row in self.rows
+            if not math.isnan(row.get(monitor, math.nan))
+        ]
+        if not self.options.keep_best or not scored:
+            return self.rows[-1]["epoch"]
+        best = max if self.options.more_is_better else min
+        return best(scored, key=lambda row: row[monitor])["epoch"]
+
+    def table(self) -> str:
+        """All epochs as CSV."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        file = io.StringIO()
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return file.getvalue()

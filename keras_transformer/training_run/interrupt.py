@@ -1,0 +1,62 @@
+"""How a training is asked to stop, and stops once all is saved."""
+
+import os
+import signal
+import sys
+
+from keras_transformer.signals import signals_handled
+
+
+class Stopped(KeyboardInterrupt):
+    """Training stops as it was asked to, in all processes and saved.
+
+    Args:
+        number: That of the signal which asked for it; jax hides its SIGTERM.
+    """
+
+    def __init__(self, number: int | None):
+        super().__init__()
+        self.number = number or signal.SIGTERM
+
+
+class Interrupt:
+    """Makes the first Ctrl-C, SIGTERM or SIGHUP wait until all is saved.
+
+    Python raises `KeyboardInterrupt` wherever it is, and where that is a
+    destructor the exception is lost; a request is not.
+
+    Args:
+        shared: Whether other processes are to stop with this one. SIGTERM is
+            then left to jax, which tells them; SIGHUP would stop one alone.
+
+    Attributes:
+        requested: Number of the signal that has come, `None` before.
+    """
+
+    def __init__(self, shared: bool = False):
+        self.shared = shared
+        self.requested = None
+
+    def __enter__(self):
+        numbers = [signal.SIGINT]
+        if not self.shared:
+            numbers += [signal.SIGTERM, signal.SIGHUP]
+        self._handled = signals_handled(self._on_signal, *numbers)
+        self._handled.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self._handled.__exit__(*error)
+
+    def _on_signal(self, number, frame):
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = number
+        print(
+            "\nStopping when this batch, or this epoch's end, is saved. Once "
+            "more to stop now.",
+            file=sys.stderr,
+            flush=True,
+        )
+        if self.shared:
+            os.kill(os.getpid(), signal.SIGTERM)
