@@ -449,6 +449,7 @@ class Translator:
         steps: bool = True,
         source_length: int | None = None,
         overwrite: bool = False,
+        verbose: int = 0,
     ):
         """Writes a LiteRT file that runs with built-in operations alone.
 
@@ -467,9 +468,9 @@ class Translator:
           of the tokens that follow, `keys` and `values`. For programs that
           search in a way of their own.
         - `tokenizers`: `start` int32 `(1,)` -> `source_model` and
-          `target_model` uint8, the SentencePiece models from that byte, uint8
+          `target_model` uint8, the SentencePiece models from that byte, int32
           `is_fast`, whether translations are joined as tensorflow-text's fast
-          operation does, and int32 `longest_source`, the most tokens a source
+          operation does, `longest_source`, the most tokens a source
           may have, `num_slots` and `num_hypotheses` of the search, and
           `hypotheses_per_batch`, how many are best decoded at once.
 
@@ -498,11 +499,14 @@ class Translator:
                 token and padding included, and no longer one; `start` must be
                 0. Leaves `translate_text`, `encode` and `decode_step` out.
             overwrite: Whether to replace a file that is there.
+            verbose: 0 is silent, 1 says what is done, on the standard error
+                output.
 
         Raises:
             FileExistsError: If there is such a file, unless `overwrite`.
             OSError: If no file may be written there.
-            RuntimeError: If Keras does not run on TensorFlow.
+            RuntimeError: If Keras does not run on TensorFlow, or a search or
+                model of one's own has operations that LiteRT does not.
             TypeError: If `source_length` is not an integer.
             ValueError: If there is no such quantization, `source_length` is
                 less than 1 or more than the model takes, `text` is asked for
@@ -521,6 +525,7 @@ class Translator:
             steps=steps,
             source_length=source_length,
             overwrite=overwrite,
+            verbose=verbose,
         )
 
     def export_ctranslate2(self, folder, overwrite: bool = False):

@@ -77,7 +77,8 @@ def export(
 
     \b
     Example:
-      keras-transformer export runs/en-de exported/en-de/1 --search beam
+      keras-transformer export runs/en-de exported/en-de/1
+      keras-transformer export runs/en-de exported/beam/1 --search beam
       keras-transformer export runs/en-de en-de.tflite --quantization int8
       keras-transformer export runs/en-de page/model.tflite --source-length 64
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
@@ -120,9 +121,8 @@ def export(
                 "ctranslate2.Translator, and sentencepiece."
             )
         elif format == "litert":
-            print("Converting; a minute for base size.", file=sys.stderr)
             translator.export_litert(
-                output, **litert_options, overwrite=overwrite
+                output, **litert_options, overwrite=overwrite, verbose=1
             )
             message = (
                 f"LiteRT file {output}. Load it with "

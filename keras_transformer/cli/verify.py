@@ -52,14 +52,17 @@ def verify(
     """Compare exports with the translator they were made from.
 
     Prints how many lines are the same, the first that is not and the one that
-    differs most, and size, times and memory of each export. The exit code is 1
-    if a line differs by more than --tolerance, or an export has operations that
-    not every runtime has.
+    differs most, and size, times and memory of each export. The search must be
+    that of the export: give the options that export was given. The exit code is
+    1 if a line, or the score of the same line, differs by more than
+    --tolerance, or an export has operations that not every runtime has.
 
     \b
     Example:
       keras-transformer verify runs/en-de exported/en-de/1 en-de.tflite \\
         --input test.en
+      keras-transformer verify runs/en-de exported/beam/1 -i test.en \\
+        --search beam
       keras-transformer verify runs/en-de en-de-int8.tflite -i test.en \\
         --tolerance 0.1 --json report.json
     """  # noqa: D301

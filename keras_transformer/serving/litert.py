@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import os
 import struct
+import sys
 
 import keras
 import numpy as np
@@ -23,6 +24,8 @@ from keras_transformer.serving.litert_compaction import compacted
 from keras_transformer.serving.litert_file import Facts
 from keras_transformer.serving.litert_file import check_litert_file
 from keras_transformer.serving.litert_file import damaged
+from keras_transformer.serving.search_note import METADATA
+from keras_transformer.serving.search_note import note_of
 from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
@@ -36,6 +39,9 @@ LARGE_HIDDEN_DIM = 256
 # How the operations of tensorflow-text are called.
 TEXT = "TFText>"
 
+# What reading a damaged file raises.
+DAMAGES = (struct.error, ValueError, TypeError, IndexError, AttributeError)
+
 LARGEST_FLOAT16 = float(np.finfo("float16").max)
 
 
@@ -47,6 +53,7 @@ def export_litert(
     steps: bool = True,
     source_length: int | None = None,
     overwrite: bool = False,
+    verbose: int = 0,
 ):
     """Writes what `Translator.export_litert` describes."""
     path = os.fsdecode(path)
@@ -73,8 +80,9 @@ def export_litert(
     weights = _Weights(translator.model, quantization)
     graph = _LiteRTGraph(translator, weights, source_length)
     signatures = graph.signatures(text, steps)
-    content = _convert(weights, signatures, quantization)
-    _check_operations(content)
+    metadata = {METADATA: note_of(translator.search)}
+    content = _convert(weights, signatures, quantization, metadata, verbose)
+    _check_operations(content, translator)
     write_file(path, content, check)
 
 
@@ -215,10 +223,15 @@ def _traceable(weights, function, *specs):
     )
 
 
-def _convert(weights, signatures, quantization):
+def _convert(weights, signatures, quantization, metadata=None, verbose=0):
+    def say(stage):
+        if verbose:
+            print(stage, file=sys.stderr, flush=True)
+
     module = tf.Module()
     module.variables_to_hold = weights.variables
     with temporary_folder() as folder:
+        say("Tracing the model and its search.")
         tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
             folder, signature_keys=list(signatures)
@@ -230,7 +243,10 @@ def _convert(weights, signatures, quantization):
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        return compacted(converter.convert(), first=next(iter(signatures)))
+        say("Converting; a minute for base size.")
+        content = converter.convert()
+    say("Joining what signatures have in common.")
+    return compacted(content, next(iter(signatures)), metadata)
 
 
 def _check_fits_float16(model):
@@ -283,11 +299,33 @@ def foreign_operations(path) -> list[str]:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no LiteRT model, or damaged.
     """
+    return _found_in(path, _foreign)
+
+
+def search_note(path) -> bytes | None:
+    """The note of the search of a file, `None` where it has none.
+
+    Raises as `foreign_operations` does.
+    """
+
+    def note(content):
+        model = schema.Model.GetRootAsModel(content)
+        for index in range(model.MetadataLength()):
+            entry = model.Metadata(index)
+            if entry.Name() == METADATA.encode():
+                return model.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
+        return None
+
+    return _found_in(path, note)
+
+
+def _found_in(path, find):
+    """Calls a function with the content of a file that may be damaged."""
     with open(check_litert_file(path), "rb") as file:
         content = file.read()
     try:
-        return _foreign(content)
-    except (struct.error, ValueError, TypeError, IndexError) as error:
+        return find(content)
+    except DAMAGES as error:
         raise damaged(path, error) from error
 
 
@@ -295,14 +333,25 @@ def _foreign(content):
     return [name for name in operations(content) if not name.startswith(TEXT)]
 
 
-def _check_operations(content):
+def _check_operations(content, translator):
     strange = _foreign(content)
-    if strange:
-        raise RuntimeError(
-            "A LiteRT file must have built-in operations and those of "
-            f"tensorflow-text alone. Received: {', '.join(strange)}. This is "
-            "an error of keras-transformer; please report it."
+    if not strange:
+        return
+    advice = "This is an error of keras-transformer; please report it."
+    own = [
+        type(part).__name__
+        for part in (translator.search, translator.model)
+        if not type(part).__module__.startswith("keras_transformer.")
+    ]
+    if own:
+        advice = (
+            f"What {' and '.join(own)} adds to the classes of this library "
+            "must have others: `ops.top_k` chooses as `ops.argmax` does, say."
         )
+    raise RuntimeError(
+        "A LiteRT file must have built-in operations and those of "
+        f"tensorflow-text alone. Received: {', '.join(strange)}. {advice}"
+    )
 
 
 class _LiteRTGraph:

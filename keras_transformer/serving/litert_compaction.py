@@ -8,6 +8,7 @@ import copy
 import hashlib
 
 import flatbuffers
+import numpy as np
 from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.serving.litert_file import IDENTIFIER
@@ -16,7 +17,7 @@ from keras_transformer.serving.litert_file import IDENTIFIER
 ALIGNMENT = 16
 
 
-def compacted(content: bytes, first: str) -> bytes:
+def compacted(content: bytes, first: str, metadata=None) -> bytes:
     """Drops what nothing reads from a LiteRT file, and what it has twice.
 
     Names stay where a graph begins and ends. Loops that several signatures
@@ -26,8 +27,11 @@ def compacted(content: bytes, first: str) -> bytes:
         content: The file.
         first: The signature whose graph is to be the first. Where shapes are
             fixed, LiteRT arranges the weights of other graphs at each call.
+        metadata: Bytes by name, to add to those of the file.
     """
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+    for name, data in (metadata or {}).items():
+        _add_metadata(model, name, data)
     _share_buffers(model)
     for index, graph in enumerate(model.subgraphs):
         _order_by_need(graph)
@@ -51,6 +55,15 @@ class _Builder(flatbuffers.Builder):
         if elemSize == 1:
             alignment = ALIGNMENT
         return super().StartVector(elemSize, numElems, alignment)
+
+
+def _add_metadata(model, name, data):
+    entry, buffer = schema.MetadataT(), schema.BufferT()
+    entry.name = name
+    entry.buffer = len(model.buffers)
+    buffer.data = np.frombuffer(data, "uint8")
+    model.buffers.append(buffer)
+    model.metadata = [*(model.metadata or ()), entry]
 
 
 def _share_buffers(model):

@@ -19,6 +19,8 @@ from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert
 from keras_transformer.serving import portable
+from keras_transformer.serving.search_note import check_note
+from keras_transformer.serving.search_note import read_note
 from keras_transformer.translator import Translator
 
 # Float32 sums in another order change a token's log-probability by far less,
@@ -161,8 +163,8 @@ def verify_export(
         RuntimeError: If the process that runs the export fails.
         TypeError: If `translator` is no `Translator`, or `lines` no strings.
         ValueError: If there are no lines, `expected` is not of as many, or
-            the export is damaged or not one of `export_saved_model` or
-            `export_litert`.
+            the export is damaged, not one of `export_saved_model` or
+            `export_litert`, or has another search than the translator.
     """
     check_kind("translator", translator, Translator)
     check_tolerance(tolerance)
@@ -170,7 +172,8 @@ def verify_export(
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
     path = os.fsdecode(path)
-    kind, foreign = _inspected(path)
+    kind, foreign, note = _inspected(path)
+    check_note(translator.search, note, path)
     if expected is None:
         expected = translator(lines, return_scores=True)
     counts = [len(lines)] * 2
@@ -184,12 +187,6 @@ def verify_export(
     expected, expected_scores = expected
     measured = _measured(kind, path, lines)
     found, scores = measured.pop("translations"), measured.pop("scores")
-    if _num_hypotheses(found) != _num_hypotheses(expected):
-        raise ValueError(
-            "The export must have the search of the translator. Received: "
-            f"{_num_hypotheses(found)} hypotheses for each line from {path!r}, "
-            f"{_num_hypotheses(expected)} from the translator."
-        )
     unequal = [
         (index, pair)
         for index, outputs in enumerate(zip(expected, found, strict=True))
@@ -236,11 +233,13 @@ def check_tolerance(tolerance):
 
 
 def _inspected(path):
-    """The format of an export and its foreign operations."""
+    """The format of an export, its foreign operations, and its search."""
     if os.path.isdir(path):
         graph = portable.read_saved_model(path)
-        return "SavedModel", portable.foreign_operations(graph)
-    return "LiteRT", litert.foreign_operations(path)
+        foreign = portable.foreign_operations(graph)
+        return "SavedModel", foreign, read_note(path)
+    foreign = litert.foreign_operations(path)
+    return "LiteRT", foreign, litert.search_note(path)
 
 
 def _measured(kind, path, lines):
@@ -291,10 +290,6 @@ def _while_alive():
     finally:
         os.close(end)
         os.close(alive)
-
-
-def _num_hypotheses(outputs):
-    return 1 if isinstance(outputs[0], str) else len(outputs[0])
 
 
 def _unequal(expected, found):

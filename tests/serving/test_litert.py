@@ -38,11 +38,13 @@ SEARCHES = {
 
 # A conversion leaves memory behind: it runs in a process of its own.
 EXPORT = """
-import json, sys
+import contextlib, io, json, sys
 import keras_transformer as kt
 from keras_transformer.serving.litert import export_litert
 for folder, path, options in json.load(sys.stdin):
-    export_litert(kt.Translator.load(folder), path, **options)
+    with contextlib.redirect_stderr(io.StringIO()) as stages:
+        export_litert(kt.Translator.load(folder), path, **options, verbose=1)
+    assert "Converting" in stages.getvalue()
 """
 WITHOUT_TENSORFLOW = """
 import sys
@@ -676,6 +678,14 @@ def test_files_are_verified(exported, tmp_path):
     assert report.size_bytes == path.stat().st_size
     assert report.foreign_operations == ()
 
+    other = translators["beam best 2"]
+    message = (
+        r"search that was exported. Received: BeamSearch\(length_penalty=.*"
+        r"width=3\), and GreedySearch\(\) in '"
+    )
+    with pytest.raises(ValueError, match=message):
+        kt.verify_export(other, path, TEXTS)
+
     # An operation of another name, in a signature that is not run here.
     foreign = tmp_path / "foreign.tflite"
     content = path.read_bytes()
@@ -694,6 +704,24 @@ def test_files_of_fixed_shapes_are_verified(exported):
     report = kt.verify_export(translators["greedy"], path, TEXTS[:-1])
     assert report.passed
     assert report.identical == len(TEXTS) - 1
+
+
+def test_operations_of_other_classes_are_told_as_theirs(exported, monkeypatch):
+    class Own(kt.GreedySearch):
+        def choose(self, logits, position, problem):
+            return keras.ops.argmax(logits, axis=-1)
+
+    _, translators = exported
+    translator = translators["greedy"]
+    monkeypatch.setattr(litert, "_foreign", lambda content: ["BitwiseAnd"])
+    for search, message in (
+        (Own(), "Received: BitwiseAnd. What Own adds to .* `ops.top_k`"),
+        (translator.search, "BitwiseAnd. This is an error of keras-transf"),
+    ):
+        other = kt.Translator(translator.model, translator.tokenizer)
+        other.search = search
+        with pytest.raises(RuntimeError, match=message):
+            litert._check_operations(b"", other)
 
 
 def test_truncated_file_is_not_verified(exported, tmp_path):

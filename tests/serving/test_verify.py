@@ -39,7 +39,11 @@ def with_weights(translator, change):
 
 
 def pretend(monkeypatch, translations, scores=None):
-    """Lets the export say this, by default with the right scores."""
+    """Lets the export say this, by default with the right scores.
+
+    Whatever search it has.
+    """
+    monkeypatch.setattr(verify, "check_note", lambda *_: None)
     if scores is None:
         scores = np.zeros(len(translations))
         monkeypatch.setattr(verify, "_score_gap", lambda *_: 0.0)
@@ -100,10 +104,28 @@ def test_export_runs_without_this_library(small, tmp_path, monkeypatch):
     assert 100e6 < report.peak_memory_bytes < 10e9
 
 
-def test_export_of_another_number_of_hypotheses_is_named(small, monkeypatch):
-    pretend(monkeypatch, [[text, text] for text in small.translator(LINES)])
-    with pytest.raises(ValueError, match="search of the.*2 hypotheses.*, 1 fr"):
-        kt.verify_export(small.translator, small.saved_model, LINES)
+def test_export_of_another_search_is_named(small, tmp_path):
+    command = ("verify", small.folder, small.saved_model, "--search", "beam")
+    result = run(*command, stdin=b"fox\n")
+    assert (result.code, result.output) == (2, "")
+    assert (
+        "Received: BeamSearch(length_penalty=0.6, length_penalty_form='gnmt', "
+        "num_hypotheses=1, patience=None, width=4), and GreedySearch() in "
+        f"'{small.saved_model}'. Set `translator.search`, or give the command "
+        "the options that `export` had."
+    ) in result.errors
+    search = kt.GreedySearch(no_repeat_ngram_size=2)
+    translator = kt.Translator(
+        small.translator.model, small.translator.tokenizer, search=search
+    )
+    message = r"GreedySearch\(no_repeat_ngram_size=2\), and GreedySearch\(no_r"
+    with pytest.raises(ValueError, match=message):
+        kt.verify_export(translator, small.saved_model, LINES)
+    path = tmp_path / "1"
+    shutil.copytree(small.saved_model, path)
+    shutil.rmtree(path / "assets.extra")
+    with pytest.raises(ValueError, match="does not say what its search is"):
+        kt.verify_export(small.translator, path, LINES)
 
 
 def test_exports_that_are_not_there_are_found_first():

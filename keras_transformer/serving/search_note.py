@@ -1,0 +1,67 @@
+"""What an export says of its search, so that it is compared with the same."""
+
+import json
+import os
+
+import keras
+
+# Where a SavedModel has it, and what a LiteRT file calls it.
+FILE = os.path.join("assets.extra", "keras_transformer_search.json")
+METADATA = "keras_transformer_search"
+
+
+def note_of(search) -> bytes:
+    """A search as JSON: its class and its arguments."""
+    description = keras.saving.serialize_keras_object(search)
+    note = {"class": type(search).__name__, **description["config"]}
+    return json.dumps(note, sort_keys=True).encode()
+
+
+def write_note(search, folder):
+    """Writes the note of a search into the folder of a SavedModel."""
+    path = os.path.join(folder, FILE)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(note_of(search))
+
+
+def read_note(folder) -> bytes | None:
+    """The note in the folder of a SavedModel, or `None`."""
+    try:
+        with open(os.path.join(folder, FILE), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def check_note(search, note: bytes | None, path):
+    """Raises `ValueError` unless an export has this search.
+
+    Args:
+        search: The translator's.
+        note: The export's.
+        path: The export.
+    """
+    if note is None:
+        raise ValueError(
+            "The export must be one that this version has written. Received: "
+            f"{path!r}, which does not say what its search is."
+        )
+    if note != note_of(search):
+        own, exported = json.loads(note_of(search)), json.loads(note)
+        raise ValueError(
+            "The translator must have the search that was exported. Received: "
+            f"{_words(own, exported)}, and {_words(exported, own)} in "
+            f"{path!r}. Set `translator.search`, or give the command the "
+            "options that `export` had."
+        )
+
+
+def _words(note, other):
+    """The search of a note, with the arguments that another has otherwise."""
+    arguments = ", ".join(
+        f"{name}={value!r}"
+        for name, value in note.items()
+        if name != "class" and (name not in other or other[name] != value)
+    )
+    return f"{note['class']}({arguments})"
