@@ -52,7 +52,8 @@ class Alignment(NamedTuple):
         named on the standard error output.
 
         Args:
-            path: The file; its ending says the format, such as `.png`.
+            path: The file; its ending says the format, such as `.png`. One
+                that is there is replaced.
 
         Raises:
             ImportError: If matplotlib is not installed.

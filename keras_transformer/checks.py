@@ -227,10 +227,7 @@ def check_texts(name: str, texts) -> list[str]:
             f"`{name}` must be a sequence of strings. Received: one string. "
             "Write `[text]`; what is returned is a sequence too."
         )
-    is_scalar = getattr(texts, "shape", None) == ()  # an array of no axes
-    if isinstance(texts, (Mapping, set, frozenset)) or not (
-        isinstance(texts, Iterable) and not is_scalar
-    ):
+    if not is_ordered(texts):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: {name} of type "
             f"{type(texts).__name__}."
@@ -243,6 +240,14 @@ def check_texts(name: str, texts) -> list[str]:
                 f"of type {type(text).__name__}."
             )
     return texts
+
+
+def is_ordered(values) -> bool:
+    """Whether a value gives others one after another, in an order it keeps."""
+    if getattr(values, "shape", None) == ():  # an array of no axes
+        return False
+    is_bag = isinstance(values, (Mapping, set, frozenset))
+    return isinstance(values, Iterable) and not is_bag
 
 
 def check_padding_last(name: str, ids: np.ndarray):

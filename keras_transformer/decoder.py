@@ -213,7 +213,8 @@ class DecoderLayer(Layer):
         Args:
             inputs: Float tensor of shape `(B W, D)`, that position of each
                 hypothesis of each sentence.
-            position: Where in `cache` that is, scalar int32 tensor from 0.
+            position: Where in `cache` that is, scalar int32 tensor from 0,
+                less than `L`, which is not checked.
             cache: Keys and values of the positions before, `(B, N, L W, H)`
                 each, for at most `L` positions.
             encoded_cache: Keys and values of the encoder output, `(B, N, S,
@@ -465,7 +466,9 @@ class Decoder(Layer):
         Args:
             inputs: Float tensor of shape `(B, W, D)`, that position of each
                 of the `W` hypotheses of a sentence.
-            position: Which position that is, scalar int32 tensor from 0.
+            position: Which position that is, scalar int32 tensor from 0. It
+                must be less than `start_cache` has room for, which is not
+                checked.
             cache: From `start_cache`, or the step before.
             encoded_cache: From `encoded_cache`.
             encoded_mask: Bool tensor of shape `(B, S)`.

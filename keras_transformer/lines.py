@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from collections.abc import Iterator
 
+from keras_transformer.checks import is_ordered
 from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_encodable
 
@@ -80,9 +81,10 @@ def lines_of(files_or_lines) -> Iterator[str]:
     if isinstance(files_or_lines, (str, os.PathLike)):
         yield from read_lines(files_or_lines)
         return
-    if not isinstance(files_or_lines, Iterable):
+    if not is_ordered(files_or_lines):
         raise TypeError(
-            "Text must be a path, a sequence of paths or an iterable of lines. "
+            "Text must be a path, a sequence of paths or an iterable of lines "
+            "in some order. "
             f"Received: {files_or_lines!r} of type "
             f"{type(files_or_lines).__name__}."
         )

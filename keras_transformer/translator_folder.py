@@ -173,7 +173,13 @@ def _content(path):
 def _read_description(path):
     if not os.path.isdir(path):
         is_file = " is a file" if os.path.exists(path) else ""
-        raise FileNotFoundError(f"No such folder: {path!r}{is_file}.")
+        advice = ""
+        if is_file and str(path).endswith(".keras"):
+            advice = (
+                " `Translator(keras.saving.load_model(path), tokenizer)` makes "
+                "a translator of a model."
+            )
+        raise FileNotFoundError(f"No such folder: {path!r}{is_file}.{advice}")
     try:
         with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
             description = json.load(file)

@@ -188,8 +188,8 @@ def test_missing_paths_are_named_where_they_are_path_objects(tmp_path):
         list(lines_of(paths))
 
 
-@pytest.mark.parametrize("given", [None, 7, 1.5])
-def test_what_holds_no_text_is_refused(given):
+@pytest.mark.parametrize("given", [None, 7, 1.5, {"one"}, {"one": "eins"}])
+def test_what_holds_no_text_in_order_is_refused(given):
     message = f"Text must be a path.*Received: {given!r} of type"
     with pytest.raises(TypeError, match=message):
         list(lines_of(given))

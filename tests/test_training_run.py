@@ -758,7 +758,7 @@ def test_muon_updates_the_matrices_of_layers(text, tmp_path):
         assert is_in_stack == (variable.path not in by_adam)
     again = train(tmp_path / "run", text, {**settings, "epochs": 2})
     assert len(losses(tmp_path / "run")) == 2
-    assert again.saved == 1
+    assert again.history.saved == 1
     with pytest.raises(ValueError, match="`optimizer` must be what training"):
         train(tmp_path / "run", text, {**settings, "optimizer": "adam"})
 
@@ -984,7 +984,7 @@ def test_a_model_of_another_size_than_a_preset(text, tmp_path):
         "vocabulary_size": 330,
         "byte_fallback": True,
         "split_digits": True,
-        "symbols": "<2de>,[x]",
+        "symbols": "<2de>, [x]",
     }
     settings |= others
     train(tmp_path / "run", text, settings)

@@ -1187,9 +1187,13 @@ def test_missing_folder_is_named(tmp_path):
 
 
 def test_file_is_no_folder(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(FileNotFoundError, match="No such folder: .* is a file"):
-        kt.Translator.load(tmp_path / "file")
+    for name, message in (
+        ("file", "No such folder: .* is a file.$"),
+        ("model.keras", r"is a file. `Translator\(keras.saving.load_model"),
+    ):
+        (tmp_path / name).touch()
+        with pytest.raises(FileNotFoundError, match=message):
+            kt.Translator.load(tmp_path / name)
 
 
 def test_folder_that_holds_no_translator(tmp_path):

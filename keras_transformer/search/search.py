@@ -46,7 +46,10 @@ class Search(abc.ABC):
     """Finds targets token by token, by what a model makes of each.
 
     The base of all searches. One of your own is less work as a kind of
-    `GreedySearch`, which asks its `choose` for each token.
+    `GreedySearch`, which asks its `choose` for each token. What a whole one is
+    given and gives, the function `step`, `Problem` and `Hypotheses`, is in
+    `keras_transformer.search`. LiteRT lacks some operations, such as
+    `ops.argmax`; use `ops.top_k`.
 
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the
@@ -103,7 +106,13 @@ class Search(abc.ABC):
         return self.num_hypotheses
 
     def __call__(self, step, cache, problem) -> Hypotheses:
-        """Searches until every sentence is done; see the package for `step`."""
+        """Searches until every sentence is done.
+
+        Args:
+            step: As `help(keras_transformer.search)` says.
+            cache: What its first call is given.
+            problem: The `Problem`.
+        """
         state = self.start(problem)
         _, state, _ = self.advance(step, cache, state, problem)
         return self.hypotheses(state)
@@ -124,7 +133,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def ancestry(self, state):
-        """Says in which slots the hypotheses are; see the package."""
+        """Says in which slots the hypotheses have been, or gives `None`.
+
+        Int32 `(B, W, T)`, as `help(keras_transformer.search)` says.
+        """
 
     @abc.abstractmethod
     def done(self, state):

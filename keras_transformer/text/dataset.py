@@ -332,8 +332,9 @@ def _string_pairs(source, target):
         return _dataset_pairs(source), "dataset"
     if target is None:
         raise TypeError(
-            "`target` must be given where `source` is no dataset of pairs. "
-            "Received: target=None."
+            "`target` must be given where `source` is no `tf.data.Dataset` of "
+            "pairs. Received: target=None. Of a list of pairs: `source, target "
+            "= zip(*pairs)`."
         )
     names = [name_of(text) for text in (source, target)]
     return line_pairs(source, target), ", ".join(dict.fromkeys(names))

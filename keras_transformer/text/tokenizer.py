@@ -221,7 +221,10 @@ class Tokenizer:
             return cls(_with_our_special_ids(file.read()))
 
     def save(self, path):
-        """Writes a SentencePiece `.model` file, which other tools read too."""
+        """Writes a SentencePiece `.model` file, which other tools read too.
+
+        It replaces a file that is there.
+        """
         write_file(path, self.model)
 
     @property

@@ -166,8 +166,8 @@ class TrainingOptions:
     symbols: Annotated[
         str | None,
         of_vocabulary(
-            help="Pieces that are never split, such as names of languages: "
-            '"<2de>,<2fr>".'
+            help="Pieces that are never split, such as names of languages, "
+            'with commas between: "<2de>,<2fr>".'
         ),
     ] = None
     separate_vocabularies: Annotated[
