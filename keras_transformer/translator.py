@@ -468,9 +468,9 @@ class Translator:
           of the tokens that follow, `keys` and `values`. For programs that
           search in a way of their own.
         - `tokenizers`: `start` int32 `(1,)` -> `source_model` and
-          `target_model` uint8, the SentencePiece models from that byte, int32
+          `target_model` uint8, the SentencePiece models from that byte, uint8
           `is_fast`, whether translations are joined as tensorflow-text's fast
-          operation does, `longest_source`, the most tokens a source
+          operation does, and int32 `longest_source`, the most tokens a source
           may have, `num_slots` and `num_hypotheses` of the search, and
           `hypotheses_per_batch`, how many are best decoded at once.
 

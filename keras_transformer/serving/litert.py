@@ -1,7 +1,6 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import struct
@@ -484,7 +483,7 @@ class _LiteRTGraph:
         }
         search = self.translator.search
         facts = Facts(
-            is_fast=int(target.is_fast),
+            is_fast=target.is_fast,
             longest_source=(
                 self.source_length or self.translator.longest_source
             ),
@@ -494,10 +493,6 @@ class _LiteRTGraph:
                 self.model, self.weights.quantization
             ),
         )
-        facts = {
-            name: np.array([value], "int32")
-            for name, value in dataclasses.asdict(facts).items()
-        }
 
         # What does not depend on an input could not be an output.
         def sliced(x, start):
@@ -506,7 +501,10 @@ class _LiteRTGraph:
 
         return {
             **{name: sliced(x, start) for name, x in models.items()},
-            **{name: sliced(x, start * 0) for name, x in facts.items()},
+            **{
+                name: sliced(x, start * 0)
+                for name, x in facts.outputs().items()
+            },
         }
 
 

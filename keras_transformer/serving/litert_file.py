@@ -6,17 +6,23 @@ Nothing here imports TensorFlow or Keras.
 import dataclasses
 import os
 
+import numpy as np
+
 from keras_transformer.paths import check_file
 
 # What a LiteRT file begins with, after four bytes.
 IDENTIFIER = b"TFL3"
+
+# What is yes or no is no int32: the converter makes one output of those that
+# are equal, of which a browser finds one name.
+DTYPES = {bool: "uint8", int: "int32"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
     """What a runner has to know of the translator in a file.
 
-    Outputs of the signature `tokenizers`, one int32 each, by these names.
+    Outputs of the signature `tokenizers` by these names.
 
     Attributes:
         is_fast: Whether the target's pieces are text as they are.
@@ -26,7 +32,7 @@ class Facts:
         hypotheses_per_batch: Hypotheses that are best decoded at once.
     """
 
-    is_fast: int
+    is_fast: bool
     longest_source: int
     num_slots: int
     num_hypotheses: int
@@ -36,6 +42,25 @@ class Facts:
     def names(cls) -> list[str]:
         """The names of all."""
         return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def of(cls, outputs):
+        """Takes them from the outputs of the signature."""
+        return cls(
+            **{
+                field.name: field.type(outputs[field.name][0])
+                for field in dataclasses.fields(cls)
+            }
+        )
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The outputs of the signature."""
+        return {
+            field.name: np.array(
+                [getattr(self, field.name)], DTYPES[field.type]
+            )
+            for field in dataclasses.fields(self)
+        }
 
 
 def check_litert_file(path) -> str:

@@ -104,8 +104,7 @@ class LiteRTTranslator:
             )
         except RuntimeError as error:
             raise damaged(path, "its tokenizer is no model") from error
-        facts = {name: int(models[name][0]) for name in Facts.names()}
-        self.facts = Facts(**facts)
+        self.facts = Facts.of(models)
         self.longest_source = self.facts.longest_source
         runner = interpreters[0].get_signature_runner("translate_ids")
         details = runner.get_input_details()["source_ids"]

@@ -229,7 +229,7 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
 
     inputs, labels = copy_task(B)
     if is_wide:
-        monkeypatch.setattr(loss_module, "LEAST_WIDTH", 1)
+        monkeypatch.setattr(loss_module, "LEAST_TRANSPOSED", 1)
     monkeypatch.setattr(loss_module, "has_exact_softmax", lambda: is_exact)
     model = kt.Transformer(V, **SMALL, dropout=0.0, dtype=dtype)
     loss = kt.LabelSmoothedCrossentropy(label_smoothing, reduction=reduction)

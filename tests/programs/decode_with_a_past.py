@@ -15,7 +15,7 @@ model = kt.Transformer(
     97,
     num_layers=2,
     num_heads=2,
-    hidden_dim=decoding.LEAST_WIDTH,
+    hidden_dim=decoding.LEAST_HIDDEN_DIM,
     intermediate_dim=32,
 )
 for variable in model.trainable_variables:
