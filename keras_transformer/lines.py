@@ -85,8 +85,7 @@ def lines_of(files_or_lines) -> Iterator[str]:
         raise TypeError(
             "Text must be a path, a sequence of paths or an iterable of lines "
             "in some order. "
-            f"Received: {files_or_lines!r} of type "
-            f"{type(files_or_lines).__name__}."
+            f"Received: one of type {type(files_or_lines).__name__}."
         )
     if _are_paths(files_or_lines):
         for path in files_or_lines:

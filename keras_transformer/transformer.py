@@ -385,11 +385,12 @@ class Transformer(Freezable, keras.Model):
             )
 
     def compute_output_shape(self, inputs_shape):
-        """The shape of the logits `(B, T, V)`, of those of the ids by name."""
+        """Gives `(B, T, V)` of the shapes of ids, by name as the inputs."""
         return (*inputs_shape["target_ids"], self.vocabulary_size)
 
     def compute_output_spec(self, *args, **kwargs):
-        # By tracing, which finds the errors of `call`.
+        # By tracing, as where there is no `compute_output_shape`: it finds the
+        # errors of `call`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def compute_loss(

@@ -1255,6 +1255,13 @@ def test_the_first_process_alone_says_how_it_goes(
         "val_bleu has not improved for 1 epochs",
     ):
         assert (message in errors) == (process == 0)
+    for name in (
+        "translator.json",
+        "training/log.csv",
+        "training/tensorboard",
+        "training/checkpoints",
+    ):
+        assert (tmp_path / "run" / name).exists() == (process == 0)
 
 
 @pytest.mark.parametrize(

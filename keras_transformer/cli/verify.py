@@ -72,6 +72,7 @@ def verify(
         from keras_transformer.lengths import check_line_lengths
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import check_tolerance
+        from keras_transformer.serving.verify import inspected
         from keras_transformer.serving.verify import verify_export
 
     check_output("--json", json_file, overwrite)
@@ -90,16 +91,23 @@ def verify(
         translator.tokenizer.encode,
         translator.longest_source,
     )
-    expected = translator(lines, return_scores=True)
-    reports, errors = [], []
+    reports, errors, sound = [], [], []
+    for path in exports:
+        try:
+            inspected(translator, path)
+        except ValueError as error:  # another program's, or of another search
+            errors.append(str(error))
+        else:
+            sound.append(path)
+    expected = translator(lines, return_scores=True) if sound else None
     try:
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
-            for path in exports:
+            for path in sound:
                 try:
                     report = verify_export(
                         translator, path, lines, tolerance, expected
                     )
-                except ValueError as error:  # damaged, or another program's
+                except ValueError as error:  # damaged
                     errors.append(str(error))
                 else:
                     reports.append(report)

@@ -48,8 +48,8 @@ class Search(abc.ABC):
     The base of all searches. One of your own is less work as a kind of
     `GreedySearch`, which asks its `choose` for each token. What a whole one is
     given and gives, the function `step`, `Problem` and `Hypotheses`, is in
-    `keras_transformer.search`. LiteRT lacks some operations, such as
-    `ops.argmax`; use `ops.top_k`.
+    `keras_transformer.search`. LiteRT lacks what Keras makes of some
+    operations, such as `ops.argmax`; use `ops.top_k`.
 
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the

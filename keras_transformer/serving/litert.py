@@ -244,7 +244,7 @@ def _convert(weights, signatures, quantization, metadata=None, verbose=0):
             converter.target_spec.supported_types = [tf.float16]
         say("Converting; a minute for base size.")
         content = converter.convert()
-    say("Joining what signatures have in common.")
+    say("Making the file smaller.")
     return compacted(content, next(iter(signatures)), metadata)
 
 
@@ -301,7 +301,7 @@ def foreign_operations(path) -> list[str]:
     return _found_in(path, _foreign)
 
 
-def search_note(path) -> bytes | None:
+def read_search_note(path) -> bytes | None:
     """The note of the search of a file, `None` where it has none.
 
     Raises as `foreign_operations` does.
@@ -344,8 +344,8 @@ def _check_operations(content, translator):
     ]
     if own:
         advice = (
-            f"What {' and '.join(own)} adds to the classes of this library "
-            "must have others: `ops.top_k` chooses as `ops.argmax` does, say."
+            f"Use other operations in {' and '.join(own)}, such as `ops.top_k` "
+            "for `ops.argmax`."
         )
     raise RuntimeError(
         "A LiteRT file must have built-in operations and those of "

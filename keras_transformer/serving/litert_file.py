@@ -13,8 +13,8 @@ from keras_transformer.paths import check_file
 # What a LiteRT file begins with, after four bytes.
 IDENTIFIER = b"TFL3"
 
-# What is yes or no is no int32: the converter makes one output of those that
-# are equal, of which a browser finds one name.
+# The converter makes one output of those that are equal, of which a browser
+# finds one name: `is_fast`, which the page reads, is of another type.
 DTYPES = {bool: "uint8", int: "int32"}
 
 

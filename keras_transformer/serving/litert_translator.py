@@ -47,6 +47,10 @@ class LiteRTTranslator:
             which they share, workers gain more than threads. Each has memory
             of its own, about as much as the first.
 
+    Attributes:
+        longest_source: Most tokens of a text, with the end token.
+        facts: What else the file says of the translator, `litert_file.Facts`.
+
     Call arguments:
         texts: A sequence of strings, of any number.
         return_scores: Whether to return the scores as well.

@@ -5,8 +5,10 @@ import os
 
 import keras
 
+from keras_transformer.serving.warmup import FOLDER
+
 # Where a SavedModel has it, and what a LiteRT file calls it.
-FILE = os.path.join("assets.extra", "keras_transformer_search.json")
+FILE = os.path.join(FOLDER, "keras_transformer_search.json")
 METADATA = "keras_transformer_search"
 
 
@@ -47,13 +49,20 @@ def check_note(search, note: bytes | None, path):
             "The export must be one that this version has written. Received: "
             f"{path!r}, which does not say what its search is."
         )
-    if note != note_of(search):
-        own, exported = json.loads(note_of(search)), json.loads(note)
+    own = json.loads(note_of(search))
+    try:
+        exported = dict(json.loads(note))
+        words = f"{_words(own, exported)}, and {_words(exported, own)}"
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"The export is damaged. Received: {path!r}, whose search cannot "
+            f"be read: {error}."
+        ) from error
+    if exported != own:
         raise ValueError(
             "The translator must have the search that was exported. Received: "
-            f"{_words(own, exported)}, and {_words(exported, own)} in "
-            f"{path!r}. Set `translator.search`, or give the command the "
-            "options that `export` had."
+            f"{words} in {path!r}. Set `translator.search`, or give the "
+            "command the options that `export` had."
         )
 
 

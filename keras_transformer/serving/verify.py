@@ -172,8 +172,7 @@ def verify_export(
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
     path = os.fsdecode(path)
-    kind, foreign, note = _inspected(path)
-    check_note(translator.search, note, path)
+    kind, foreign = inspected(translator, path)
     if expected is None:
         expected = translator(lines, return_scores=True)
     counts = [len(lines)] * 2
@@ -185,6 +184,14 @@ def verify_export(
             f"{len(lines)} lines."
         )
     expected, expected_scores = expected
+    count = translator.search.num_hypotheses
+    for line in expected:
+        if (1 if isinstance(line, str) else len(line)) != count:
+            raise ValueError(
+                "`expected` must have as many translations of a line as the "
+                f"search has hypotheses. Received: {line!r}, num_hypotheses="
+                f"{count}."
+            )
     measured = _measured(kind, path, lines)
     found, scores = measured.pop("translations"), measured.pop("scores")
     unequal = [
@@ -232,14 +239,25 @@ def check_tolerance(tolerance):
         )
 
 
-def _inspected(path):
-    """The format of an export, its foreign operations, and its search."""
+def inspected(translator, path) -> tuple[str, list[str]]:
+    """Looks at an export, without running it.
+
+    Returns:
+        Its format, and its foreign operations.
+
+    Raises:
+        FileNotFoundError: If there is no such folder or file.
+        ValueError: As `verify_export`, but for what a run of it finds.
+    """
+    path = os.fsdecode(path)
     if os.path.isdir(path):
-        graph = portable.read_saved_model(path)
-        foreign = portable.foreign_operations(graph)
-        return "SavedModel", foreign, read_note(path)
-    foreign = litert.foreign_operations(path)
-    return "LiteRT", foreign, litert.search_note(path)
+        kind, note = "SavedModel", read_note
+        foreign = portable.foreign_operations(portable.read_saved_model(path))
+    else:
+        kind, note = "LiteRT", litert.read_search_note
+        foreign = litert.foreign_operations(path)
+    check_note(translator.search, note(path), path)
+    return kind, foreign
 
 
 def _measured(kind, path, lines):

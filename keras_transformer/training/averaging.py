@@ -37,8 +37,9 @@ class WeightAveraging(keras.callbacks.Callback):
     Where an exception ends `fit` during validation, the averages stay in the
     model; `restore()` puts the weights back, as a further `fit` with the same
     callback does by itself, and with it goes on as if `fit` had not ended.
-    In another process a `Checkpoint` does; `keras.callbacks.BackupAndRestore`
-    loses the averages, and after this callback takes them for the weights.
+    In another process a `Checkpoint` does. `keras.callbacks.BackupAndRestore`
+    loses the samples; listed after this callback it restores the averages as
+    if they were the weights.
 
     Args:
         last: Number of samples to average. Each is a copy of the weights, in

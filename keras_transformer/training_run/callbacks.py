@@ -5,6 +5,7 @@ import keras
 from keras_transformer.atomic import write_file
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
+from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
@@ -46,6 +47,9 @@ class OneTraining(keras.callbacks.CallbackList):
 class SaveTranslator(keras.callbacks.Callback):
     """Adds each epoch to the history, and saves the translator to be kept.
 
+    It comes before all that read the history. Weights that are no numbers end
+    training here, before anything is written.
+
     Args:
         history: The `History`.
         translator: The `Translator` that is trained.
@@ -82,14 +86,14 @@ class Logs(keras.callbacks.Callback):
         super().__init__()
         self.history = history
         self.folder = folder
-        self.logs = {
+        self.event_logs = {
             part: EventLog(folder.path(TENSORBOARD, part))
             for part in ("train", "validation")
         }
 
     def on_epoch_end(self, epoch, logs=None):
         write_file(self.folder.path(LOG), self.history.table().encode())
-        for part, log in self.logs.items():
+        for part, log in self.event_logs.items():
             of_part = {
                 name.removeprefix("val_"): float(value)
                 for name, value in logs.items()
@@ -143,7 +147,8 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
         super().on_train_begin(logs)
         for row in self.history.rows:
             if self.monitor in row:
-                # Where it went on, with more patience, it goes on.
+                # An epoch that others follow did not end training, whatever
+                # the patience is now.
                 self.model.stop_training = False
                 self.on_epoch_end(row["epoch"], row)
 
@@ -166,7 +171,7 @@ class Checkpoints(keras.callbacks.Callback):
         self,
         checkpoint: Checkpoint,
         history: History,
-        averaging,
+        averaging: WeightAveraging | None,
         num_batches: int,
         every: int,
         folder: RunFolder,

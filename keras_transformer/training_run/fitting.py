@@ -46,8 +46,8 @@ class Fitting:
     distribution: Distribution
     data: TrainingData
     translator: Translator
-    averaging: WeightAveraging | None = None
-    sample: str | None = None
+    averaging: WeightAveraging | None
+    sample: str | None
 
     def fit(self, checkpoint: Checkpoint, history: History):
         """Trains until the last epoch is done, or none improves any more.

@@ -369,6 +369,8 @@ class TrainingOptions:
             if path is not None:
                 # Without the slash at its end that completion writes.
                 setattr(self, name, os.fspath(Path(path)))
+        if self.symbols:
+            self.symbols = ",".join(x.strip() for x in self.symbols.split(","))
         said_already = [] if self.updates is None else ["epochs"]
         if self.start_from:
             said_already += OF_A_START

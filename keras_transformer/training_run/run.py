@@ -134,7 +134,7 @@ class TrainingRun:
                     by_chief(lambda: self._begin(stack, files, overwrite))
                 by_chief(lambda: self.folder.add_command(command))
                 checkpoint = newest_checkpoint(self.folder, self.distribution)
-                self.history = History(options, checkpoint.history)
+                self.history = History(options, [*checkpoint.history])
                 self.fitting.fit(checkpoint, self.history)
 
     def state(self) -> str:
@@ -208,7 +208,7 @@ class TrainingRun:
         return True
 
     def _prepare(self, files, start, weights, averaging):
-        """Reads the text, and makes the translator that learns from it."""
+        """Reads and makes what fitting needs; raises if lines are too long."""
 
         def take_weights():
             taken = self.distribution.arrays_by_chief(lambda: weights)
@@ -242,13 +242,13 @@ class TrainingRun:
         else:
             sample = choose_sample(translator, watched)
         return Fitting(
-            self.options,
-            self.folder,
-            self.distribution,
-            data,
-            translator,
-            averaging,
-            sample,
+            options=self.options,
+            folder=self.folder,
+            distribution=self.distribution,
+            data=data,
+            translator=translator,
+            averaging=averaging,
+            sample=sample,
         )
 
     def _begin(self, stack, files, overwrite):

@@ -121,7 +121,7 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
     if options.separate_vocabularies:
         texts = [[source], [target]]
     coverage = options.character_coverage
-    symbols = [x.strip() for x in (options.symbols or "").split(",")]
+    symbols = options.symbols
     # SentencePiece would let Ctrl-C wait, and nothing is written yet.
     with signals_handled(signal.SIG_DFL, signal.SIGINT):
         return [
@@ -132,7 +132,7 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
                 character_coverage=1.0 if coverage is None else coverage,
                 byte_fallback=options.byte_fallback,
                 split_digits=options.split_digits,
-                symbols=symbols if options.symbols else (),
+                symbols=symbols.split(",") if symbols else (),
             )
             for text in texts
         ]

@@ -20,6 +20,7 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
 from keras_transformer.serving import litert_compaction
 from keras_transformer.serving import litert_translator
+from keras_transformer.serving import search_note
 
 ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
 GERMAN = ["Katze sieht Hund", "Henne sieht Fuchs", "der Hund"] * 9
@@ -42,9 +43,13 @@ import contextlib, io, json, sys
 import keras_transformer as kt
 from keras_transformer.serving.litert import export_litert
 for folder, path, options in json.load(sys.stdin):
+    verbose = int("steps" in options)
     with contextlib.redirect_stderr(io.StringIO()) as stages:
-        export_litert(kt.Translator.load(folder), path, **options, verbose=1)
-    assert "Converting" in stages.getvalue()
+        export_litert(
+            kt.Translator.load(folder), path, **options, verbose=verbose
+        )
+    for stage in ("Tracing", "Converting", "Making"):
+        assert (stage in stages.getvalue()) == verbose, stages.getvalue()
 """
 WITHOUT_TENSORFLOW = """
 import sys
@@ -309,6 +314,7 @@ def test_tokenizers_can_be_read_from_any_byte(exported):
     found = read(start=np.array([100], "int32"))
     model = translators["bpe"].tokenizer.model
     assert found["source_model"].tobytes() == model[100:]
+    assert found["is_fast"].dtype == np.uint8  # no other is
     assert found["longest_source"] == [1000]
     assert found["num_hypotheses"] == [1]
 
@@ -686,9 +692,15 @@ def test_files_are_verified(exported, tmp_path):
     with pytest.raises(ValueError, match=message):
         kt.verify_export(other, path, TEXTS)
 
-    # An operation of another name, in a signature that is not run here.
     foreign = tmp_path / "foreign.tflite"
     content = path.read_bytes()
+    name = search_note.METADATA.encode()
+    assert content.count(name) == 1
+    foreign.write_bytes(content.replace(name, name.upper()))
+    with pytest.raises(ValueError, match="does not say what its search is"):
+        kt.verify_export(translators["greedy"], foreign, TEXTS)
+
+    # An operation of another name, in a signature that is not run here.
     name = b"TFText>FastSentencepieceDetokenize"
     assert name in content
     foreign.write_bytes(content.replace(name, b"Flex" + name[4:]))
@@ -706,22 +718,24 @@ def test_files_of_fixed_shapes_are_verified(exported):
     assert report.identical == len(TEXTS) - 1
 
 
-def test_operations_of_other_classes_are_told_as_theirs(exported, monkeypatch):
-    class Own(kt.GreedySearch):
-        def choose(self, logits, position, problem):
-            return keras.ops.argmax(logits, axis=-1)
+def test_operations_of_other_classes_are_told_as_theirs(
+    exported, tmp_path, run_program
+):
+    folder, translators = exported
+    path = tmp_path / "own.tflite"
+    process = run_program("export_own_search", folder / "greedy", path)
+    refused, written = process.stdout.splitlines()
+    assert re.search(r"Received: \w+. Use other .* in ByArgmax, such", refused)
+    assert written == "written"
+    translate = kt.LiteRTTranslator(path)
+    assert translate(TEXTS) == translators["greedy"](TEXTS)
 
+
+def test_other_operations_are_an_error_of_ours(exported, monkeypatch):
     _, translators = exported
-    translator = translators["greedy"]
     monkeypatch.setattr(litert, "_foreign", lambda content: ["BitwiseAnd"])
-    for search, message in (
-        (Own(), "Received: BitwiseAnd. What Own adds to .* `ops.top_k`"),
-        (translator.search, "BitwiseAnd. This is an error of keras-transf"),
-    ):
-        other = kt.Translator(translator.model, translator.tokenizer)
-        other.search = search
-        with pytest.raises(RuntimeError, match=message):
-            litert._check_operations(b"", other)
+    with pytest.raises(RuntimeError, match="BitwiseAnd. This is an error of k"):
+        litert._check_operations(b"", translators["greedy"])
 
 
 def test_truncated_file_is_not_verified(exported, tmp_path):

@@ -18,6 +18,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer.serving import litert
+from keras_transformer.serving import search_note
 from keras_transformer.serving import verify
 from keras_transformer.serving import verify_report
 
@@ -123,9 +124,26 @@ def test_export_of_another_search_is_named(small, tmp_path):
         kt.verify_export(translator, small.saved_model, LINES)
     path = tmp_path / "1"
     shutil.copytree(small.saved_model, path)
+    for note in (b"{", b"[1]", b"{}", b"\xff"):
+        (path / search_note.FILE).write_bytes(note)
+        with pytest.raises(ValueError, match="The export is damaged.*/1', who"):
+            kt.verify_export(small.translator, path, LINES)
     shutil.rmtree(path / "assets.extra")
     with pytest.raises(ValueError, match="does not say what its search is"):
         kt.verify_export(small.translator, path, LINES)
+
+
+def test_the_same_search_may_be_written_otherwise():
+    note = search_note.note_of(kt.BeamSearch(length_penalty=1))
+    search_note.check_note(kt.BeamSearch(length_penalty=1.0), note, "path")
+
+
+def test_a_search_is_checked_before_lines_are_translated(small, monkeypatch):
+    monkeypatch.delattr(kt.Translator, "__call__")
+    command = ("verify", small.folder, small.saved_model, "--search", "beam")
+    result = run(*command, stdin=b"fox\n")
+    assert result.code == 2
+    assert "must have the search that was exported" in result.errors
 
 
 def test_exports_that_are_not_there_are_found_first():
@@ -190,7 +208,7 @@ def test_tie_is_no_fault(small, monkeypatch):
     assert abs(report.first_difference.token_gap) < 1e-4
 
 
-def test_another_search_is_a_fault(small, monkeypatch):
+def test_what_another_search_finds_is_a_fault(small, monkeypatch):
     translator = kt.Translator(
         small.translator.model,
         small.translator.tokenizer,
@@ -340,10 +358,22 @@ def test_arguments_are_checked(small):
     for expected, received in (
         (([], np.zeros(0)), "2 parts of 0, 0, for 1 lines"),
         (["fox"], "1 parts of 3, for 1 lines"),
+        ((["a"], [0.0, 0.0]), "2 parts of 1, 2, for 1 lines"),
     ):
         message = f"`expected` must be two: .* Received: {received}"
         with pytest.raises(ValueError, match=message):
             kt.verify_export(*check, ["fox"], expected=expected)
+
+
+def test_expected_has_as_many_hypotheses_as_the_search(small):
+    message = "as many translations of a line as the search has hypotheses"
+    with pytest.raises(ValueError, match=message):
+        kt.verify_export(
+            small.translator,
+            small.saved_model,
+            ["fox"],
+            expected=([["a", "b"]], np.zeros((1, 2))),
+        )
 
 
 def test_damaged_weights_are_named(small, tmp_path):
