@@ -27,6 +27,7 @@ from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
 from keras_transformer.training_run import callbacks
+from keras_transformer.training_run import data
 from keras_transformer.training_run import folder as folder_module
 from keras_transformer.training_run import run as run_module
 from keras_transformer.training_run.curves import draw_curves
@@ -820,6 +821,14 @@ def test_a_start_that_was_killed_is_no_obstacle(tmp_path):
     folder = RunFolder(os.fspath(tmp_path / "run"))
     with folder.locked():
         folder.check_free(overwrite=False)
+
+
+def test_a_file_that_is_missing_is_found_before_others_are_read(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.delattr(data, "fingerprint")
+    with pytest.raises(FileNotFoundError, match="No such file: .*missing"):
+        data.TextFiles.of(*text, (text[0], tmp_path / "missing"))
 
 
 def test_a_start_that_failed_does_not_refuse_another(

@@ -38,9 +38,6 @@ LARGE_HIDDEN_DIM = 256
 # How the operations of tensorflow-text are called.
 TEXT = "TFText>"
 
-# What reading a damaged file raises.
-DAMAGES = (struct.error, ValueError, TypeError, IndexError, AttributeError)
-
 LARGEST_FLOAT16 = float(np.finfo("float16").max)
 
 
@@ -289,43 +286,35 @@ def operations(content: bytes) -> list[str]:
     return sorted({name.decode() for name in names if name})
 
 
-def foreign_operations(path) -> list[str]:
-    """Lists the operations of a file that not every LiteRT runtime has.
+def inspected(path) -> tuple[list[str], bytes | None]:
+    """Looks at a LiteRT file, without running it.
 
-    Those are all but the built-in ones and those of tensorflow-text.
+    Returns:
+        The operations that not every LiteRT runtime has, all but the built-in
+        ones and those of tensorflow-text; and the note of its search, `None`
+        where it has none.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no LiteRT model, or damaged.
     """
-    return _found_in(path, _foreign)
-
-
-def read_search_note(path) -> bytes | None:
-    """The note of the search of a file, `None` where it has none.
-
-    Raises as `foreign_operations` does.
-    """
-
-    def note(content):
-        model = schema.Model.GetRootAsModel(content)
-        for index in range(model.MetadataLength()):
-            entry = model.Metadata(index)
-            if entry.Name() == METADATA.encode():
-                return model.Buffers(entry.Buffer()).DataAsNumpy().tobytes()
-        return None
-
-    return _found_in(path, note)
-
-
-def _found_in(path, find):
-    """Calls a function with the content of a file that may be damaged."""
     with open(check_litert_file(path), "rb") as file:
         content = file.read()
     try:
-        return find(content)
-    except DAMAGES as error:
+        return _foreign(content), _note_in(content)
+    except (struct.error, ValueError, TypeError, IndexError) as error:
         raise damaged(path, error) from error
+
+
+def _note_in(content):
+    model = schema.Model.GetRootAsModel(content)
+    for index in range(model.MetadataLength()):
+        entry = model.Metadata(index)
+        if entry.Name() == METADATA.encode():
+            buffer = model.Buffers(entry.Buffer())
+            is_empty = buffer.DataIsNone()
+            return b"" if is_empty else buffer.DataAsNumpy().tobytes()
+    return None
 
 
 def _foreign(content):

@@ -251,12 +251,12 @@ def inspected(translator, path) -> tuple[str, list[str]]:
     """
     path = os.fsdecode(path)
     if os.path.isdir(path):
-        kind, note = "SavedModel", read_note
+        kind, note = "SavedModel", read_note(path)
         foreign = portable.foreign_operations(portable.read_saved_model(path))
     else:
-        kind, note = "LiteRT", litert.read_search_note
-        foreign = litert.foreign_operations(path)
-    check_note(translator.search, note(path), path)
+        kind = "LiteRT"
+        foreign, note = litert.inspected(path)
+    check_note(translator.search, note, path)
     return kind, foreign
 
 

@@ -19,6 +19,7 @@ import keras_transformer as kt
 from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
 from keras_transformer.serving import litert_compaction
+from keras_transformer.serving import litert_file
 from keras_transformer.serving import litert_translator
 from keras_transformer.serving import search_note
 
@@ -698,6 +699,16 @@ def test_files_are_verified(exported, tmp_path):
     assert content.count(name) == 1
     foreign.write_bytes(content.replace(name, name.upper()))
     with pytest.raises(ValueError, match="does not say what its search is"):
+        kt.verify_export(translators["greedy"], foreign, TEXTS)
+
+    # A note without content.
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+    [entry] = [entry for entry in model.metadata if entry.name == name]
+    model.buffers[entry.buffer].data = None
+    builder = litert_compaction._Builder(len(content))
+    builder.Finish(model.Pack(builder), litert_file.IDENTIFIER)
+    foreign.write_bytes(builder.Output())
+    with pytest.raises(ValueError, match="damaged.*search cannot be read"):
         kt.verify_export(translators["greedy"], foreign, TEXTS)
 
     # An operation of another name, in a signature that is not run here.

@@ -393,7 +393,7 @@ def test_file_that_is_no_litert_model_is_named(small, tmp_path):
         kt.verify_export(small.translator, path, LINES)
     path.write_bytes(b"\x1c\0\0\0TFL3\xff\xff\xff")
     with pytest.raises(ValueError, match="The LiteRT model is damaged"):
-        litert.foreign_operations(path)
+        litert.inspected(path)
 
 
 def test_process_that_dies_is_named(small, tmp_path, monkeypatch):
