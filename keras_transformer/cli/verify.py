@@ -72,8 +72,8 @@ def verify(
         from keras_transformer.lengths import check_line_lengths
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import check_tolerance
-        from keras_transformer.serving.verify import inspected
-        from keras_transformer.serving.verify import verify_export
+        from keras_transformer.serving.verify import compare
+        from keras_transformer.serving.verify import inspect_export
 
     check_output("--json", json_file, overwrite)
     check_tolerance(tolerance)
@@ -94,18 +94,16 @@ def verify(
     reports, errors, sound = [], [], []
     for path in exports:
         try:
-            inspected(translator, path)
+            sound.append(inspect_export(translator, path))
         except ValueError as error:  # another program's, or of another search
             errors.append(str(error))
-        else:
-            sound.append(path)
-    expected = translator(lines, return_scores=True) if sound else None
+    expected = translator(lines, return_scores=True) if sound else ()
     try:
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
-            for path in sound:
+            for export in sound:
                 try:
-                    report = verify_export(
-                        translator, path, lines, tolerance, expected
+                    report = compare(
+                        translator, export, lines, *expected, tolerance
                     )
                 except ValueError as error:  # damaged
                     errors.append(str(error))

@@ -1,16 +1,13 @@
 """LiteRT: one file that takes and returns strings on small machines."""
 
-import contextlib
 import functools
 import os
-import struct
 import sys
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
-from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
@@ -20,12 +17,11 @@ from keras_transformer.decoding import Decode
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_file_to_write
 from keras_transformer.serving.litert_compaction import compacted
+from keras_transformer.serving.litert_contents import foreign_operations
 from keras_transformer.serving.litert_file import Facts
-from keras_transformer.serving.litert_file import check_litert_file
-from keras_transformer.serving.litert_file import damaged
+from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.serving.search_note import METADATA
 from keras_transformer.serving.search_note import note_of
-from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.weights import check_finite_model
@@ -34,9 +30,6 @@ QUANTIZATIONS = (None, "float16", "int8")
 
 # `hidden_dim` from which on a step reads much.
 LARGE_HIDDEN_DIM = 256
-
-# How the operations of tensorflow-text are called.
-TEXT = "TFText>"
 
 LARGEST_FLOAT16 = float(np.finfo("float16").max)
 
@@ -73,7 +66,7 @@ def export_litert(
     check = functools.partial(check_file_to_write, path, overwrite)
     check()
     translator = translator.with_dtype("float32")
-    weights = _Weights(translator.model, quantization)
+    weights = Weights(translator.model, quantization)
     graph = _LiteRTGraph(translator, weights, source_length)
     signatures = graph.signatures(text, steps)
     metadata = {METADATA: note_of(translator.search)}
@@ -93,7 +86,7 @@ def convert_function(
         *specs: `tf.TensorSpec` of each argument, with its name.
         quantization: As for `export_litert`.
     """
-    weights = _Weights(model, quantization)
+    weights = Weights(model, quantization)
     signatures = {"serving_default": _traceable(weights, function, *specs)}
     return _convert(weights, signatures, quantization)
 
@@ -115,100 +108,8 @@ def hypotheses_per_batch(model, quantization: str | None = None) -> int:
     return best // 2 if quantization == "int8" else best
 
 
-class _Weights:
-    """The weights of a model, in the form in which a file stores them.
-
-    The converter itself would store the rows that ids look up beside the
-    matrix of the logits: in int8 with one scale for all rows, where the matrix
-    has a scale for each; and what a loop looks up as floats, carried through
-    the loop. Looked up in the same bytes, a file holds them once.
-
-    Args:
-        model: The `Transformer`.
-        quantization: As for `export_litert`.
-
-    Attributes:
-        quantization: As for `export_litert`.
-        variables: What the file must hold.
-    """
-
-    def __init__(self, model, quantization):
-        self.quantization = quantization
-        self.variables = [weight.value for weight in model.weights]
-        self._weights = model.weights
-        self._tables = []  # a layer, what looks up in it, and its parts
-        if quantization is None:
-            return
-        form, look_up_in = FORMS[quantization]
-        layers = [model.source_embedding, model.target_embedding]
-        for layer in dict.fromkeys(layers):  # may be one
-            parts = form(ops.convert_to_numpy(layer.embeddings))
-            parts = [tf.Variable(part, trainable=False) for part in parts]
-            self.variables += parts
-            self._tables.append((layer, look_up_in, parts))
-
-    @contextlib.contextmanager
-    def read(self):
-        """Reads all of them here, for a graph that is traced inside.
-
-        Read before any loop, the converter makes them constants, which all
-        signatures share; LiteRT cannot read a variable inside of a loop.
-        """
-        weights = [(weight, tf.identity(weight)) for weight in self._weights]
-        for layer, look_up_in, parts in self._tables:
-            # In the place of the method of the class.
-            layer.look_up = look_up_in(*map(tf.identity, parts))
-        try:
-            with keras.StatelessScope(state_mapping=weights):
-                yield
-        finally:
-            for layer, *_ in self._tables:
-                del layer.look_up
-
-
-def _int8_form(table):
-    """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
-    # In double precision, or the last bit of some differs.
-    table = table.astype("float64")
-    scales = np.abs(table).max(axis=1, keepdims=True) / 127
-    rows = table / np.where(scales == 0, 1, scales)
-    # Halves away from 0, where NumPy's are even: a few in 16 million.
-    whole = np.trunc(rows)
-    is_half = np.abs(rows - whole) == 0.5
-    rows = np.where(is_half, whole + np.sign(rows), np.round(rows))
-    return rows.astype("int8"), scales.astype("float32")
-
-
-def _look_up_int8(rows, scales):
-    def look_up(ids):
-        taken = ops.cast(take(rows, ids), "float32")
-        return taken * take(scales, ids)
-
-    return look_up
-
-
-def _float16_form(table):
-    """The bits `(V, D)`, as LiteRT takes no rows of float16."""
-    return (table.astype("float16").view("int16"),)
-
-
-def _look_up_float16(bits):
-    def look_up(ids):
-        taken = tf.bitcast(take(bits, ids), tf.float16)
-        return ops.cast(taken, "float32")
-
-    return look_up
-
-
-# How an embedding is stored, and looked up in that.
-FORMS = {
-    "int8": (_int8_form, _look_up_int8),
-    "float16": (_float16_form, _look_up_float16),
-}
-
-
 def _traceable(weights, function, *specs):
-    """Makes a `tf.function` that reads `_Weights` first."""
+    """Makes a `tf.function` that reads `Weights` first."""
 
     def with_weights_read(*arguments):
         with weights.read(), graph_for("litert"):
@@ -276,54 +177,9 @@ def _check_tokenizers(translator):
             )
 
 
-def operations(content: bytes) -> list[str]:
-    """Lists the operations of a LiteRT file that are not built in."""
-    model = schema.Model.GetRootAsModel(content)
-    names = [
-        model.OperatorCodes(index).CustomCode()
-        for index in range(model.OperatorCodesLength())
-    ]
-    return sorted({name.decode() for name in names if name})
-
-
-def inspected(path) -> tuple[list[str], bytes | None]:
-    """Looks at a LiteRT file, without running it.
-
-    Returns:
-        The operations that not every LiteRT runtime has, all but the built-in
-        ones and those of tensorflow-text; and the note of its search, `None`
-        where it has none.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no LiteRT model, or damaged.
-    """
-    with open(check_litert_file(path), "rb") as file:
-        content = file.read()
-    try:
-        return _foreign(content), _note_in(content)
-    except (struct.error, ValueError, TypeError, IndexError) as error:
-        raise damaged(path, error) from error
-
-
-def _note_in(content):
-    model = schema.Model.GetRootAsModel(content)
-    for index in range(model.MetadataLength()):
-        entry = model.Metadata(index)
-        if entry.Name() == METADATA.encode():
-            buffer = model.Buffers(entry.Buffer())
-            is_empty = buffer.DataIsNone()
-            return b"" if is_empty else buffer.DataAsNumpy().tobytes()
-    return None
-
-
-def _foreign(content):
-    return [name for name in operations(content) if not name.startswith(TEXT)]
-
-
 def _check_operations(content, translator):
-    strange = _foreign(content)
-    if not strange:
+    foreign = foreign_operations(content)
+    if not foreign:
         return
     advice = "This is an error of keras-transformer; please report it."
     own = [
@@ -338,7 +194,7 @@ def _check_operations(content, translator):
         )
     raise RuntimeError(
         "A LiteRT file must have built-in operations and those of "
-        f"tensorflow-text alone. Received: {', '.join(strange)}. {advice}"
+        f"tensorflow-text alone. Received: {', '.join(foreign)}. {advice}"
     )
 
 

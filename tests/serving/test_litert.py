@@ -19,6 +19,7 @@ import keras_transformer as kt
 from keras_transformer.batches import batches_by_length
 from keras_transformer.serving import litert
 from keras_transformer.serving import litert_compaction
+from keras_transformer.serving import litert_contents
 from keras_transformer.serving import litert_file
 from keras_transformer.serving import litert_translator
 from keras_transformer.serving import search_note
@@ -287,7 +288,7 @@ def test_no_step_allocates_anew(exported, name):
 def test_files_hold_built_in_operations_and_those_on_text(exported):
     folder, _ = exported
     for path in folder.glob("*.tflite"):
-        names = litert.operations(path.read_bytes())
+        names = litert_contents.operations(path.read_bytes())
         assert all(name.startswith("TFText>") for name in names)
         assert bool(names) == (path.stem in ("greedy", "int8"))
 
@@ -744,7 +745,7 @@ def test_operations_of_other_classes_are_told_as_theirs(
 
 def test_other_operations_are_an_error_of_ours(exported, monkeypatch):
     _, translators = exported
-    monkeypatch.setattr(litert, "_foreign", lambda content: ["BitwiseAnd"])
+    monkeypatch.setattr(litert, "foreign_operations", lambda _: ["BitwiseAnd"])
     with pytest.raises(RuntimeError, match="BitwiseAnd. This is an error of k"):
         litert._check_operations(b"", translators["greedy"])
 

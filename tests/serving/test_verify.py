@@ -17,7 +17,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import cli
-from keras_transformer.serving import litert
+from keras_transformer.serving import litert_contents
 from keras_transformer.serving import search_note
 from keras_transformer.serving import verify
 from keras_transformer.serving import verify_report
@@ -47,11 +47,11 @@ def pretend(monkeypatch, translations, scores=None):
     monkeypatch.setattr(verify, "check_note", lambda *_: None)
     if scores is None:
         scores = np.zeros(len(translations))
-        monkeypatch.setattr(verify, "_score_gap", lambda *_: 0.0)
+        monkeypatch.setattr(verify, "score_gap", lambda *_: 0.0)
     monkeypatch.setattr(
         verify,
         "_measured",
-        lambda format, path, lines: {
+        lambda export, lines: {
             "translations": translations,
             "scores": scores.tolist(),
             "load_seconds": 1.0,
@@ -199,10 +199,11 @@ def test_tie_is_no_fault(small, monkeypatch):
     found = ["Katze", "", "Hund sieht", "Fuchs", "Henne"]
     expected = ["Hund", "", "Fuchs", "Fuchs", "Katze"]
     pretend(monkeypatch, found)
-    report = kt.verify_export(
-        *(indifferent, small.saved_model, LINES), tolerance=1e-4,
-        expected=(expected, np.zeros(len(LINES))),
-    )  # fmt: skip
+    export = verify.inspect_export(indifferent, small.saved_model)
+    scores = np.zeros(len(LINES))
+    report = verify.compare(
+        indifferent, export, LINES, expected, scores, tolerance=1e-4
+    )
     assert (report.identical, report.beyond_tolerance) == (2, 0)
     assert report.passed
     assert abs(report.first_difference.token_gap) < 1e-4
@@ -322,11 +323,12 @@ def test_text_as_long_as_the_model_takes_is_no_excuse(
 ):
     translator = make_small(positional_encoding="learned", max_length=32)
     pretend(monkeypatch, ["Hund"])
-    report = kt.verify_export(
+    expected = ["Katze sieht Hund " * 40]
+    report = verify.compare(
         translator,
-        small.saved_model,
-        LINES[:1],
-        expected=(["Katze sieht Hund " * 40], np.zeros(1)),
+        verify.inspect_export(translator, small.saved_model),
+        *(LINES[:1], expected, np.zeros(1)),
+        tolerance=verify.TOLERANCE,
     )
     assert not report.passed
 
@@ -355,25 +357,6 @@ def test_arguments_are_checked(small):
         kt.verify_export(*check, ["fox"], tolerance=-0.5)
     with pytest.raises(ValueError, match="`tolerance` must be finite"):
         kt.verify_export(*check, ["fox"], tolerance=np.nan)
-    for expected, received in (
-        (([], np.zeros(0)), "2 parts of 0, 0, for 1 lines"),
-        (["fox"], "1 parts of 3, for 1 lines"),
-        ((["a"], [0.0, 0.0]), "2 parts of 1, 2, for 1 lines"),
-    ):
-        message = f"`expected` must be two: .* Received: {received}"
-        with pytest.raises(ValueError, match=message):
-            kt.verify_export(*check, ["fox"], expected=expected)
-
-
-def test_expected_has_as_many_hypotheses_as_the_search(small):
-    message = "as many translations of a line as the search has hypotheses"
-    with pytest.raises(ValueError, match=message):
-        kt.verify_export(
-            small.translator,
-            small.saved_model,
-            ["fox"],
-            expected=([["a", "b"]], np.zeros((1, 2))),
-        )
 
 
 def test_damaged_weights_are_named(small, tmp_path):
@@ -393,7 +376,7 @@ def test_file_that_is_no_litert_model_is_named(small, tmp_path):
         kt.verify_export(small.translator, path, LINES)
     path.write_bytes(b"\x1c\0\0\0TFL3\xff\xff\xff")
     with pytest.raises(ValueError, match="The LiteRT model is damaged"):
-        litert.inspected(path)
+        litert_contents.read(path)
 
 
 def test_process_that_dies_is_named(small, tmp_path, monkeypatch):
@@ -420,7 +403,8 @@ def test_the_export_does_not_outlive_who_runs_it(tmp_path):
         "import pathlib\n"
         "from keras_transformer.serving import verify\n"
         f"verify.PROGRAM = pathlib.Path({str(program)!r})\n"
-        "verify._measured('SavedModel', 'x', ['fox'])\n"
+        "export = verify.Export('x', 'SavedModel', ())\n"
+        "verify._measured(export, ['fox'])\n"
     )
     with subprocess.Popen([sys.executable, "-c", runner]) as process:
         wait_until(lambda: pid.exists() and pid.read_text())

@@ -1,0 +1,164 @@
+"""Where two sets of translations differ, and by how much for the model."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Where an export says something else than the translator.
+
+    Attributes:
+        line: Number of the line, from 1.
+        source: The line.
+        expected: What the translator makes of it.
+        found: What the export makes of it.
+        position: Number of tokens that both begin with.
+        expected_token: The translator's token after them, `</s>` at its end.
+        found_token: The export's.
+        expected_score: Log-probability of `expected`, in nats, as the
+            translator's model computes it.
+        found_score: That of `found`.
+        token_gap: By how much less probable the model thinks the export's
+            token than the translator's, in nats; less than 0 where it thinks
+            it more probable, as a beam search may.
+        gap: By how much less probable it thinks the export's text, in nats
+            per token; less than 0 where it thinks it more probable.
+    """
+
+    line: int
+    source: str
+    expected: str
+    found: str
+    position: int
+    expected_token: str
+    found_token: str
+    expected_score: float
+    found_score: float
+    token_gap: float
+    gap: float
+
+    @property
+    def severity(self) -> float:
+        """The smaller gap, in nats: what is compared with the tolerance.
+
+        A token that is more probable excuses nothing: that a search leaves it
+        is what the export must do too.
+        """
+        return min(abs(self.token_gap), self.gap)
+
+
+def differences_of(translator, lines, expected, found) -> list[Difference]:
+    """Compares translations of lines, and has the model judge them.
+
+    Args:
+        translator: The `Translator`.
+        lines: The lines, `B` of them.
+        expected: What the translator makes of each, or `K` of these.
+        found: What the export makes of each, likewise.
+
+    Returns:
+        A `Difference` for each line that has one, in their order: of several
+        hypotheses, the one that differs most.
+    """
+    unequal = [
+        (index, pair)
+        for index, outputs in enumerate(zip(expected, found, strict=True))
+        for pair in _unequal(*outputs)
+    ]
+    return [
+        max(of_a_line, key=lambda x: x.severity)
+        for _, of_a_line in itertools.groupby(
+            _judged(translator, lines, unequal), key=lambda x: x.line
+        )
+    ]
+
+
+def _unequal(expected, found):
+    """The hypotheses of a line that differ, in pairs."""
+    if isinstance(expected, str):
+        expected, found = [expected], [found]
+    pairs = zip(expected, found, strict=True)
+    return [pair for pair in pairs if len({*pair}) > 1]
+
+
+def score_gap(tokenizer, expected, found, expected_scores, scores):
+    """The largest difference of the scores of the same text."""
+    shape = (len(expected), -1)
+    texts = np.reshape(np.array(expected, object), shape)
+    is_same = texts == np.reshape(np.array(found, object), shape)
+    expected_scores, scores = (
+        np.reshape(x, shape)[is_same] for x in (expected_scores, scores)
+    )
+    lengths = [len(ids) + 1 for ids in tokenizer.encode([*texts[is_same]])]
+    # What does not exist has an infinite score, on both sides.
+    unequal = expected_scores != scores
+    gaps = np.abs(expected_scores[unequal] - scores[unequal])
+    return float(np.max(gaps / np.array(lengths)[unequal], initial=0.0))
+
+
+def _judged(translator, lines, unequal):
+    """Says of each pair of outputs how probable the model thinks it."""
+    sources = [lines[index] for index, _ in unequal]
+    sides = [
+        _scored(translator, sources, [pair[side] for _, pair in unequal])
+        for side in (0, 1)
+    ]
+    return [
+        _difference(index + 1, lines[index], pair, expected, found)
+        for (index, pair), expected, found in zip(unequal, *sides, strict=True)
+    ]
+
+
+def _scored(translator, sources, texts):
+    """The tokens of each text, and the log-probability of each."""
+    tokenizer = translator.target_tokenizer
+    pieces = tokenizer.pieces
+    rows = [
+        [pieces[token] for token in (*ids, tokenizer.end_token_id)]
+        for ids in tokenizer.encode(texts)
+    ]
+    # The model cannot score a text that is longer than it may be.
+    longest = translator.longest_source
+    is_scored = [len(row) <= longest for row in rows]
+    _, scores = translator.score(
+        sources,
+        [text * known for text, known in zip(texts, is_scored, strict=True)],
+    )
+    return [
+        (row, of_tokens if known else np.full(len(row), -np.inf))
+        for row, of_tokens, known in zip(rows, scores, is_scored, strict=True)
+    ]
+
+
+def _difference(line, source, texts, expected, found):
+    (tokens, scores), (found_tokens, found_scores) = expected, found
+    shorter = min(len(tokens), len(found_tokens))
+    # Different texts may have the same tokens, such as unknown characters:
+    # equally probable, and within any tolerance.
+    position = next(
+        (i for i in range(shorter) if tokens[i] != found_tokens[i]), shorter - 1
+    )
+    return Difference(
+        line=line,
+        source=source,
+        expected=texts[0],
+        found=texts[1],
+        position=position,
+        expected_token=tokens[position],
+        found_token=found_tokens[position],
+        expected_score=float(np.sum(scores)),
+        found_score=float(np.sum(found_scores)),
+        token_gap=_gap(scores[position], found_scores[position]),
+        gap=_gap(np.mean(scores), np.mean(found_scores)),
+    )
+
+
+def _gap(expected, found):
+    # Of two texts that the model cannot score, neither is within a tolerance.
+    if -math.inf in (expected, found):
+        return math.inf
+    return float(expected - found)

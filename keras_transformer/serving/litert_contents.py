@@ -1,0 +1,60 @@
+"""What is in a LiteRT file, read without running it."""
+
+import struct
+
+from tensorflow.lite.python import schema_py_generated as schema
+
+from keras_transformer.serving.litert_file import check_litert_file
+from keras_transformer.serving.litert_file import damaged
+from keras_transformer.serving.search_note import METADATA
+
+# How the operations of tensorflow-text are called.
+TEXT = "TFText>"
+
+
+def read(path) -> tuple[list[str], bytes | None]:
+    """Looks at a LiteRT file.
+
+    Returns:
+        Its `foreign_operations` and `search_note`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no LiteRT model, or damaged.
+    """
+    with open(check_litert_file(path), "rb") as file:
+        content = file.read()
+    try:
+        return foreign_operations(content), search_note(content)
+    except (struct.error, ValueError, TypeError, IndexError) as error:
+        raise damaged(path, error) from error
+
+
+def operations(content: bytes) -> list[str]:
+    """Lists the operations of a LiteRT file that are not built in."""
+    model = schema.Model.GetRootAsModel(content)
+    names = [
+        model.OperatorCodes(index).CustomCode()
+        for index in range(model.OperatorCodesLength())
+    ]
+    return sorted({name.decode() for name in names if name})
+
+
+def foreign_operations(content: bytes) -> list[str]:
+    """Lists those that are not of tensorflow-text either.
+
+    Not every LiteRT runtime has them.
+    """
+    return [name for name in operations(content) if not name.startswith(TEXT)]
+
+
+def search_note(content: bytes) -> bytes | None:
+    """The note of the search that is in a LiteRT file, or `None`."""
+    model = schema.Model.GetRootAsModel(content)
+    for index in range(model.MetadataLength()):
+        entry = model.Metadata(index)
+        if entry.Name() == METADATA.encode():
+            buffer = model.Buffers(entry.Buffer())
+            is_empty = buffer.DataIsNone()
+            return b"" if is_empty else buffer.DataAsNumpy().tobytes()
+    return None

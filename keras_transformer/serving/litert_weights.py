@@ -1,0 +1,102 @@
+"""The weights of a model in a LiteRT file, each stored once."""
+
+import contextlib
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer.slices import take
+
+
+class Weights:
+    """The weights of a model, in the form in which a file stores them.
+
+    The converter itself would store the rows that ids look up beside the
+    matrix of the logits: in int8 with one scale for all rows, where the matrix
+    has a scale for each; and what a loop looks up as floats, carried through
+    the loop. Looked up in the same bytes, a file holds them once.
+
+    Args:
+        model: The `Transformer`.
+        quantization: As for `export_litert`.
+
+    Attributes:
+        quantization: As for `export_litert`.
+        variables: What the file must hold.
+    """
+
+    def __init__(self, model, quantization):
+        self.quantization = quantization
+        self.variables = [weight.value for weight in model.weights]
+        self._weights = model.weights
+        self._tables = []  # a layer, what looks up in it, and its parts
+        if quantization is None:
+            return
+        form, look_up_in = FORMS[quantization]
+        layers = [model.source_embedding, model.target_embedding]
+        for layer in dict.fromkeys(layers):  # may be one
+            parts = form(ops.convert_to_numpy(layer.embeddings))
+            parts = [tf.Variable(part, trainable=False) for part in parts]
+            self.variables += parts
+            self._tables.append((layer, look_up_in, parts))
+
+    @contextlib.contextmanager
+    def read(self):
+        """Reads all of them here, for a graph that is traced inside.
+
+        Read before any loop, the converter makes them constants, which all
+        signatures share; LiteRT cannot read a variable inside of a loop.
+        """
+        weights = [(weight, tf.identity(weight)) for weight in self._weights]
+        for layer, look_up_in, parts in self._tables:
+            # In the place of the method of the class.
+            layer.look_up = look_up_in(*map(tf.identity, parts))
+        try:
+            with keras.StatelessScope(state_mapping=weights):
+                yield
+        finally:
+            for layer, *_ in self._tables:
+                del layer.look_up
+
+
+def _int8_form(table):
+    """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
+    # In double precision, or the last bit of some differs.
+    table = table.astype("float64")
+    scales = np.abs(table).max(axis=1, keepdims=True) / 127
+    rows = table / np.where(scales == 0, 1, scales)
+    # Halves away from 0, where NumPy's are even: a few in 16 million.
+    whole = np.trunc(rows)
+    is_half = np.abs(rows - whole) == 0.5
+    rows = np.where(is_half, whole + np.sign(rows), np.round(rows))
+    return rows.astype("int8"), scales.astype("float32")
+
+
+def _look_up_int8(rows, scales):
+    def look_up(ids):
+        taken = ops.cast(take(rows, ids), "float32")
+        return taken * take(scales, ids)
+
+    return look_up
+
+
+def _float16_form(table):
+    """The bits `(V, D)`, as LiteRT takes no rows of float16."""
+    return (table.astype("float16").view("int16"),)
+
+
+def _look_up_float16(bits):
+    def look_up(ids):
+        taken = tf.bitcast(take(bits, ids), tf.float16)
+        return ops.cast(taken, "float32")
+
+    return look_up
+
+
+# How an embedding is stored, and looked up in that.
+FORMS = {
+    "int8": (_int8_form, _look_up_int8),
+    "float16": (_float16_form, _look_up_float16),
+}
