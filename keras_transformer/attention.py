@@ -14,7 +14,6 @@ from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.layer import Layer
 from keras_transformer.masking import causal_mask
-from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.tensorflow_only.indexing import size
 from keras_transformer.tensorflow_only.products import small_product
@@ -197,22 +196,16 @@ class MultiHeadAttention(Layer):
                 check_sizes(name, x.shape, (query.shape[0], None, None))
         if key is not None:
             check_same_sizes("key", key.shape, (*value.shape[:2], None))
-        for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
-            if mask is not None:
-                check_padding_mask(name, mask)
-                check_sizes(name, mask.shape, value.shape[:2])
         causal = None
         if use_causal_mask:
             causal = causal_mask(size(query, 1), size(value, 1))
         mask = combine_masks(
-            attention_mask, causal, value_mask=value_mask, key_mask=key_mask
+            (*query.shape[:2], value.shape[1]),  # (B, T, S)
+            attention_mask,
+            causal,
+            value_mask=value_mask,
+            key_mask=key_mask,
         )
-        if attention_mask is not None:
-            sizes = (*query.shape[:2], value.shape[1])  # (B, T, S)
-            num_axes = len(attention_mask.shape)
-            check_sizes(
-                "attention_mask", attention_mask.shape, sizes[-num_axes:]
-            )
         keys, values = self.keys_and_values(value, key)
         output, weights = self.attend(query, keys, values, mask, training)
         return (output, weights) if return_attention_scores else output

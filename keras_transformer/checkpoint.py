@@ -19,6 +19,7 @@ from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_not_negative
 from keras_transformer.paths import check_local
 from keras_transformer.tensorflow_only.devices import strategy_scope
+from keras_transformer.training.loss_scale import unwrapped
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_arrays
@@ -356,9 +357,7 @@ def _numbered(variables):
 
 def _optimizer_of(model):
     """The name of the class that updates the weights."""
-    optimizer = model.optimizer
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    return type(optimizer).__name__
+    return type(unwrapped(model.optimizer)).__name__
 
 
 def _save(tensors, path, metadata):

@@ -251,7 +251,9 @@ class DecoderLayer(Layer):
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
-        mask = combine_masks(encoded_mask=encoded_mask)
+        keys, _ = encoded_cache
+        sizes = (keys.shape[0], None, keys.shape[2])
+        mask = combine_masks(sizes, encoded_mask=encoded_mask)
         y, _ = self.cross_attention.attend(
             y, *encoded_cache, mask, length=num_slots
         )

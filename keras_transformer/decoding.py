@@ -216,11 +216,11 @@ class Decode:
 
         def segment(*values):
             before = _Segments(*values)
-            size = ops.shape(before.rows)[0]
-            most_done = size - size // 2
+            count = ops.shape(before.rows)[0]
+            most_done = count - count // 2
             if compiled:
                 most_done = ops.where(
-                    size // 2 >= FEWEST_COMPILED, most_done, size
+                    count // 2 >= FEWEST_COMPILED, most_done, count
                 )
             position, decoding = advance(
                 before.position,
@@ -229,9 +229,9 @@ class Decode:
             )
             going = ops.logical_not(self.search.done(decoding.state))
             going = ops.cast(going, "int32")
-            _, order = ops.top_k(going, size)  # those that go on first
+            _, order = ops.top_k(going, count)  # those that go on first
             order = ops.cast(order, "int32")
-            kept = _size_for(ops.sum(going), size, compiled)
+            kept = _count_for(ops.sum(going), count, compiled)
             leaving = order[kept:]
             found = _taken(self.search.hypotheses(decoding.state), leaving)
             return _Segments(
@@ -348,13 +348,13 @@ class Decode:
         )
 
 
-def _size_for(going, size, compiled):
-    """The size to which to shrink a batch."""
+def _count_for(going, count, compiled):
+    """The number of sentences to which to shrink a batch of `count`."""
     if not compiled:
         return going
-    halves = size // 2 ** ops.arange(16, dtype="int32")
-    enough = at_most(at_least(going, FEWEST_COMPILED), size)
-    fitting = ops.where(halves >= enough, halves, size)
+    halves = count // 2 ** ops.arange(16, dtype="int32")
+    enough = at_most(at_least(going, FEWEST_COMPILED), count)
+    fitting = ops.where(halves >= enough, halves, count)
     return ops.where(going > 0, ops.min(fitting), 0)
 
 

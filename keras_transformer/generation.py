@@ -56,7 +56,7 @@ def generate(
     jit_compile = _jit_or_default(jit_compile)
     capacity = None
     if jit_compile and max_length is not None:
-        capacity = _rounded_up(max_length, LENGTH_STEP)
+        capacity = length_for(max_length)
     # A copy: the compiled function is kept, and the user may change theirs.
     search = copy.copy(search)
     found = _found(
@@ -141,6 +141,19 @@ def row_counts(most: int) -> list[int]:
     powers = [2**n for n in range(most.bit_length() + 1)]
     counts = sorted([0, *powers, *(3 * power for power in powers)])
     return counts[: bisect.bisect_left(counts, most) + 1]
+
+
+def length_for(length):
+    """The length that functions are compiled for, where there are fewer tokens.
+
+    Args:
+        length: An integer or a tensor.
+
+    Example:
+    >>> length_for(17)
+    32
+    """
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
 def _check_search(search, vocabulary_size):
@@ -251,16 +264,12 @@ def _jit_or_default(jit_compile):
     return jit_compile
 
 
-def _rounded_up(number, step):
-    return -(-number // step) * step
-
-
 def _filled_up(inputs, to_few_shapes, max_length):
     """Adds rows and columns of padding.
 
     One column at least: JAX cannot split heads of nothing. With
     `to_few_shapes`, up to a number of rows that is one of `row_counts`, and of
-    columns that is a multiple of `LENGTH_STEP`.
+    columns that is one of `length_for`.
     """
     filled = {}
     for name, x in inputs.items():
@@ -268,7 +277,7 @@ def _filled_up(inputs, to_few_shapes, max_length):
         if to_few_shapes:
             wanted[0] = row_counts(len(x))[-1]
             for axis, size in enumerate(wanted[1:], 1):
-                size = _rounded_up(size, LENGTH_STEP)
+                size = length_for(size)
                 wanted[axis] = min(size, max_length or size)
         filled[name] = np.pad(
             x,

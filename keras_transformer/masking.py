@@ -56,10 +56,11 @@ def causal_mask(target_length, source_length=None):
     return ops.expand_dims(allowed, 0)
 
 
-def combine_masks(attention_mask=None, causal=None, **padding_masks):
+def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
     """Joins all masks given: attended is what every one of them allows.
 
     Args:
+        sizes: `(B, T, S)`, `None` where one is not known.
         attention_mask: Bool tensor `(B, T, S)` or `(T, S)`.
         causal: Bool tensor `(1, T, S)`.
         **padding_masks: Bool tensors `(B, S)`, the keys that are not padding,
@@ -70,17 +71,20 @@ def combine_masks(attention_mask=None, causal=None, **padding_masks):
 
     Raises:
         TypeError: If a mask is not a tensor.
-        ValueError: If a mask has another number of axes.
+        ValueError: If a mask has another shape.
     """
     masks = [] if causal is None else [causal]
     for name, mask in padding_masks.items():
         if mask is not None:
             check_padding_mask(name, mask)
+            check_sizes(name, mask.shape, (sizes[0], sizes[2]))
             masks.append(ops.expand_dims(ops.cast(mask, "bool"), 1))
     if attention_mask is not None:
         check_axes(
             "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"
         )
+        shape = attention_mask.shape
+        check_sizes("attention_mask", shape, sizes[-len(shape) :])
         attention_mask = ops.cast(attention_mask, "bool")
         if len(attention_mask.shape) == 2:
             attention_mask = ops.expand_dims(attention_mask, 0)

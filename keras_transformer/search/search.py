@@ -17,6 +17,7 @@ from keras_transformer.search.constraints import block_ngrams
 from keras_transformer.search.constraints import force_tokens
 from keras_transformer.search.constraints import over_tokens
 from keras_transformer.search.constraints import scale_used
+from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
@@ -230,8 +231,8 @@ class Search(abc.ABC):
         # One sum over the vocabulary, and no more than one.
         x = x + self._forbidden(size, position, problem)
         if problem.prefix_ids is not None:
-            column = _columns(problem.prefix_ids, position, 1)
-            forced = over_tokens(ops.squeeze(column, 1))  # (B, 1, 1)
+            forced = take(problem.prefix_ids, position, axis=1)  # (B,)
+            forced = over_tokens(forced)  # (B, 1, 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
             x = ops.where(is_free, x, force_tokens(logits, forced))
         return x
@@ -309,8 +310,3 @@ def _sized_like(x, new):
     if tuple(x.shape) == tuple(new.shape):
         return new
     return ops.reshape(new, ops.shape(x))
-
-
-def _columns(x, start, length):
-    """Takes `(B, length)` out of `(B, T)`."""
-    return ops.slice(x, (0, start), (ops.shape(x)[0], length))

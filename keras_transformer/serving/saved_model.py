@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_transformer.atomic import new_folder
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.decoding import Decode
-from keras_transformer.generation import LENGTH_STEP
+from keras_transformer.generation import length_for
 from keras_transformer.generation import row_counts
 from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
@@ -228,7 +228,7 @@ class TranslationGraph(tf.Module):
         """Adds padding up to one of few shapes."""
         sizes = row_counts(TOKENS_PER_BATCH)
         wanted_rows = tf.gather(sizes, tf.searchsorted(sizes, [num_rows])[0])
-        wanted = -(-length // LENGTH_STEP) * LENGTH_STEP
+        wanted = length_for(length)
         if self.model.max_length is not None:
             wanted = tf.minimum(wanted, self.model.max_length)
         return tf.pad(

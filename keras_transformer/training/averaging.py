@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.training.loss_scale import unwrapped
 
 
 class WeightAveraging(keras.callbacks.Callback):
@@ -277,8 +278,7 @@ class WeightAveraging(keras.callbacks.Callback):
         )
 
     def _batches_between(self):
-        optimizer = self._model.optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        optimizer = unwrapped(self._model.optimizer)
         return self.every * (optimizer.gradient_accumulation_steps or 1)
 
     def _sample_epoch(self):

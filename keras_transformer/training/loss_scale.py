@@ -32,3 +32,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
             return finite
         overflows = ops.cast(ops.logical_not(finite), "int32")
         return ops.equal(sum_over_devices(devices, overflows), 0)
+
+
+def unwrapped(optimizer):
+    """The optimizer whose loss another one scales, or the one given."""
+    return getattr(optimizer, "inner_optimizer", optimizer)

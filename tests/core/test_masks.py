@@ -434,7 +434,7 @@ def test_combined_mask_allows_what_every_mask_allows(
     if use_causal:
         masks["causal"] = causal_mask(length)
         expected &= np.tri(length, dtype=bool)
-    combined = combine_masks(**masks)
+    combined = combine_masks((batch_size, length, length), **masks)
     if not masks:
         assert combined is None
         return
