@@ -42,18 +42,22 @@ _CORE = {
 _OTHERS = {
     "BleuCallback": "bleu_callback",
     "Checkpoint": "checkpoint",
-    "CorpusScores": "text",
     "Tokenizer": "text",
     "Translator": "translator",
-    "corpus_scores": "text",
     "translation_dataset": "text",
     "verify_export": "serving.verify",
 }
 
-# What runs an exported file needs neither Keras nor tensorflow.
-_RUNNERS = {"LiteRTTranslator": "serving.litert_translator"}
+# What needs neither Keras nor tensorflow.
+_LIGHT = {
+    "CorpusScores": "bleu",
+    "LiteRTTranslator": "serving.litert_translator",
+    "corpus_scores": "bleu",
+}
 
-__all__ = ["__version__", *sorted([*_CORE, *_OTHERS, *_RUNNERS])]
+_EXTRAS = {"LiteRTTranslator": "litert"}
+
+__all__ = ["__version__", *sorted([*_CORE, *_OTHERS, *_LIGHT])]
 
 
 @wrapt.when_imported("keras")
@@ -69,22 +73,23 @@ def _register(keras):
 
 
 def __getattr__(name):
-    home = _CORE.get(name) or _OTHERS.get(name) or _RUNNERS.get(name)
+    home = _CORE.get(name) or _OTHERS.get(name) or _LIGHT.get(name)
     if home is None:
         raise AttributeError(
             f"module 'keras_transformer' has no attribute {name!r}"
         )
     try:
-        if name not in _RUNNERS:
+        if name not in _LIGHT:
             importlib.import_module("keras")
         module = importlib.import_module(f"keras_transformer.{home}")
     except ModuleNotFoundError as error:
         is_ours = str(error.name).startswith("keras_transformer.")
         if name in _CORE or is_ours:
             raise
-        extra = "litert" if name in _RUNNERS else None
         what = f"`keras_transformer.{name}`"
-        raise ImportError(not_installed(what, error.name, extra)) from error
+        raise ImportError(
+            not_installed(what, error.name, _EXTRAS.get(name))
+        ) from error
     value = getattr(module, name)
     globals()[name] = value
     return value

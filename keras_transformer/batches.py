@@ -106,6 +106,16 @@ def in_text_order(num_texts: int, num_hypotheses: int, found):
     return translations, scores
 
 
+def first_of(translations) -> list[str]:
+    """One translation of each text, whatever number the search gives.
+
+    The best, unless the search is `Sampling`, whose are in no order.
+    """
+    return [
+        found if isinstance(found, str) else found[0] for found in translations
+    ]
+
+
 def pad_rows(rows, length: int = 1):
     """Makes an int32 array `(B, S)` of lists of ids, at least `length` wide."""
     ids = np.zeros((len(rows), max([length, *map(len, rows)])), "int32")

@@ -4,6 +4,10 @@ import math
 
 import keras
 
+from keras_transformer.batches import first_of
+from keras_transformer.bleu import bleu_metric
+from keras_transformer.bleu import corpus_scores
+from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
@@ -12,10 +16,7 @@ from keras_transformer.event_log import EventLog
 from keras_transformer.lengths import check_line_lengths
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import is_address
-from keras_transformer.text.bleu import bleu_metric
-from keras_transformer.text.bleu import corpus_scores
 from keras_transformer.translator import Translator
-from keras_transformer.translator import first_of
 
 
 class BleuCallback(keras.callbacks.Callback):
@@ -74,12 +75,9 @@ class BleuCallback(keras.callbacks.Callback):
         check_kind("translator", translator, Translator)
         sources = check_texts("sources", sources)
         references = check_texts("references", references)
-        if len(sources) != len(references) or not sources:
-            raise ValueError(
-                "`sources` and `references` must be as many as each other, "
-                f"and at least one. Received: {len(sources)} and "
-                f"{len(references)}."
-            )
+        check_as_many(sources=sources, references=references)
+        if not sources:
+            raise ValueError("`sources` must not be empty. Received: none.")
         bleu_metric(lowercase, tokenize)  # raises now, not after an epoch
         check_positive(every=every)
         check_not_negative(samples=samples)
@@ -107,12 +105,7 @@ class BleuCallback(keras.callbacks.Callback):
         super().set_model(model)
 
     def on_train_begin(self, logs=None):
-        check_line_lengths(
-            self.sources,
-            "`sources`",
-            self.translator.tokenizer.encode,
-            self.translator.longest_source,
-        )
+        check_line_lengths(self.sources, "`sources`", self.translator)
 
     def on_epoch_end(self, epoch, logs=None):
         # Not NaN, to which Keras's callbacks compare all that come after it.

@@ -120,36 +120,42 @@ def check_sizes(name: str, shape, wanted):
 
     It may have fewer axes, the first ones, and sizes of 1.
     """
-    try:
-        shape, wanted = tuple(shape), tuple(wanted)
-    except ValueError:  # TensorFlow does not know how many axes there are
+    shape, wanted = known_shape(shape), known_shape(wanted)
+    if None in (shape, wanted):
         return
     fits = len(shape) <= len(wanted) and all(
         size in (1, None, other) or other is None
         for size, other in zip(shape, wanted, strict=False)
     )
     if not fits:
-        raise ValueError(
-            f"`{name}` must have shape {wanted}. Received: {name}.shape="
-            f"{shape}."
-        )
+        raise _wrong_shape(name, shape, wanted)
 
 
 def check_same_sizes(name: str, shape, wanted):
     """Raises unless `shape` is as wanted, in all sizes that are known."""
-    try:
-        shape, wanted = tuple(shape), tuple(wanted)
-    except ValueError:  # TensorFlow does not know how many axes there are
+    shape, wanted = known_shape(shape), known_shape(wanted)
+    if None in (shape, wanted):
         return
     fits = len(shape) == len(wanted) and all(
         None in sizes or len({*sizes}) == 1
         for sizes in zip(shape, wanted, strict=True)
     )
     if not fits:
-        raise ValueError(
-            f"`{name}` must have shape {wanted}. Received: {name}.shape="
-            f"{shape}."
-        )
+        raise _wrong_shape(name, shape, wanted)
+
+
+def known_shape(shape) -> tuple | None:
+    """A shape, `None` where TensorFlow does not know how many axes it has."""
+    try:
+        return tuple(shape)
+    except ValueError:
+        return None
+
+
+def _wrong_shape(name, shape, wanted):
+    return ValueError(
+        f"`{name}` must have shape {wanted}. Received: {name}.shape={shape}."
+    )
 
 
 def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
@@ -240,6 +246,16 @@ def check_texts(name: str, texts) -> list[str]:
                 f"of type {type(text).__name__}."
             )
     return texts
+
+
+def check_as_many(**sequences):
+    """Raises `ValueError` unless two sequences have as many members."""
+    (one, first), (other, second) = sequences.items()
+    if len(first) != len(second):
+        raise ValueError(
+            f"`{one}` and `{other}` must be as many as each other. Received: "
+            f"{len(first)} and {len(second)}."
+        )
 
 
 def is_ordered(values) -> bool:

@@ -204,7 +204,7 @@ class DecoderLayer(Layer):
         cache,
         encoded_cache,
         visible,
-        encoded_mask=None,
+        encoded_visible=None,
         num_slots=1,
         past=None,
     ):
@@ -221,7 +221,8 @@ class DecoderLayer(Layer):
                 H)` each, from `cross_attention.keys_and_values`.
             visible: Bool tensor that broadcasts to `(B, W, L W)`, `True`
                 where a hypothesis may attend what was kept.
-            encoded_mask: Bool tensor of shape `(B, S)`.
+            encoded_visible: Bool tensor that broadcasts to `(B, W, S)`, the
+                same for the encoder output; by default all of it.
             num_slots: Number `W` of hypotheses of a sentence.
             past: Keys, values and what is visible of positions before those
                 of `cache`; by default there are none.
@@ -251,11 +252,8 @@ class DecoderLayer(Layer):
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
-        keys, _ = encoded_cache
-        sizes = (keys.shape[0], None, keys.shape[2])
-        mask = combine_masks(sizes, encoded_mask=encoded_mask)
         y, _ = self.cross_attention.attend(
-            y, *encoded_cache, mask, length=num_slots
+            y, *encoded_cache, encoded_visible, length=num_slots
         )
         x = self.cross_attention_add_norm(x, y)
         # 3. Feed-forward network.
@@ -404,6 +402,7 @@ class Decoder(Layer):
         training=None,
         inputs_mask=None,
     ):
+        padding_mask = first_given(padding_mask, inputs_mask)
         x = inputs
         scores = []
         for layer in self.layers:
@@ -411,7 +410,6 @@ class Decoder(Layer):
                 x,
                 encoded,
                 padding_mask=padding_mask,
-                inputs_mask=inputs_mask,
                 encoded_mask=encoded_mask,
                 return_attention_scores=return_attention_scores,
                 training=training,
@@ -495,6 +493,9 @@ class Decoder(Layer):
                 position, past_keys, num_slots, ancestry, -1
             )
             pasts = [(*kept, past_visible) for kept in past]
+        encoded_keys, _ = encoded_cache[0]  # (B, N, S, H)
+        sizes = (encoded_keys.shape[0], num_slots, encoded_keys.shape[2])
+        encoded_visible = combine_masks(sizes, encoded_mask=encoded_mask)
         # As rows, which layers multiply without a change of shape.
         x = ops.reshape(inputs, (-1, inputs.shape[2]))
         new_cache = []
@@ -507,7 +508,7 @@ class Decoder(Layer):
                 layer_cache,
                 layer_encoded_cache,
                 visible,
-                encoded_mask,
+                encoded_visible,
                 num_slots,
                 layer_past,
             )

@@ -22,6 +22,7 @@ from keras_transformer.search import Problem
 from keras_transformer.search import seeds_of
 from keras_transformer.slices import at_least
 from keras_transformer.slices import at_most
+from keras_transformer.slices import largest
 from keras_transformer.slices import take
 from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -229,8 +230,7 @@ class Decode:
             )
             going = ops.logical_not(self.search.done(decoding.state))
             going = ops.cast(going, "int32")
-            _, order = ops.top_k(going, count)  # those that go on first
-            order = ops.cast(order, "int32")
+            _, order = largest(going, count)  # those that go on first
             kept = _count_for(ops.sum(going), count, compiled)
             leaving = order[kept:]
             found = _taken(self.search.hypotheses(decoding.state), leaving)

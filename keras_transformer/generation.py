@@ -13,11 +13,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_integer
-from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_padding_last
 from keras_transformer.decoding import FEWEST_COMPILED
 from keras_transformer.decoding import Decode
@@ -25,7 +25,6 @@ from keras_transformer.lengths import check_length
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.masking import padding_mask
-from keras_transformer.search import Search
 from keras_transformer.search import log_probabilities
 from keras_transformer.search import wrap_int32
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -59,7 +58,7 @@ def generate(
         capacity = length_for(max_length)
     # A copy: the compiled function is kept, and the user may change theirs.
     search = copy.copy(search)
-    found = _found(
+    found = _decoded(
         Decode(model, search, capacity, return_scores or return_token_scores),
         _filled_up(inputs, jit_compile, model.max_length),
         jit_compile,
@@ -156,13 +155,6 @@ def length_for(length):
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
-def _check_search(search, vocabulary_size):
-    check_kind("search", search, Search)
-    check_ids_in_range(
-        "forbidden_token_ids", search.forbidden_token_ids, vocabulary_size
-    )
-
-
 def _checked_problem(
     model, source_ids, search, min_length, max_length, target_prefix_ids
 ):
@@ -174,7 +166,9 @@ def _checked_problem(
     source_ids = _cut(source_ids)
     check_length("source_ids", source_ids, model.max_length)
     check_limits(min_length, max_length)
-    _check_search(search, model.vocabulary_size)
+    check_ids_in_range(
+        "forbidden_token_ids", search.forbidden_token_ids, model.vocabulary_size
+    )
     rows = len(source_ids)
     inputs = {"source_ids": source_ids}
     if max_length is not None:
@@ -194,11 +188,7 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     prefix_ids = check_ids(
         "target_prefix_ids", target_prefix_ids, model.vocabulary_size
     )
-    if len(prefix_ids) != len(source_ids):
-        raise ValueError(
-            "`target_prefix_ids` must have as many rows as `source_ids`. "
-            f"Received: {len(prefix_ids)} and {len(source_ids)}."
-        )
+    check_as_many(target_prefix_ids=prefix_ids, source_ids=source_ids)
     check_padding_last("target_prefix_ids", prefix_ids)
     _check_without_start(model, "target_prefix_ids", prefix_ids)
     ends = prefix_ids[:, :-1] == model.end_token_id
@@ -213,7 +203,8 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
     check_prefix_lengths(
-        "target_prefix_ids", lengths, source_lengths, max_length, model
+        *(lengths, source_lengths, max_length, model),
+        describe="target_prefix_ids[{}]".format,
     )
     return _cut(prefix_ids)
 
@@ -223,12 +214,8 @@ def _checked_pairs(model, source_ids, target_ids):
         "source_ids", source_ids, model.source_vocabulary_size
     )
     target_ids = check_ids("target_ids", target_ids, model.vocabulary_size)
-    if len(source_ids) != len(target_ids):
-        raise ValueError(
-            "`source_ids` and `target_ids` must have as many rows as each "
-            f"other. Received: {len(source_ids)} and {len(target_ids)}."
-        )
     pairs = {"source_ids": source_ids, "target_ids": target_ids}
+    check_as_many(**pairs)
     for name, ids in pairs.items():
         check_padding_last(name, ids)
         pairs[name] = _cut(ids)
@@ -289,7 +276,7 @@ def _filled_up(inputs, to_few_shapes, max_length):
     return filled
 
 
-def _found(decode, inputs, jit_compile):
+def _decoded(decode, inputs, jit_compile):
     """Runs a compiled `decode`: arrays to arrays."""
     model, options = decode.model, {**vars(decode.search)}
     if "seed" in inputs:  # one function for all seeds

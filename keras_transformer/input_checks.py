@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
@@ -40,7 +39,7 @@ def check_training_data(model, x, y=None):
                 f"`{name}` must be padded with 0. Received: a ragged tensor. "
                 "Pass its `to_tensor()`."
             )
-        ids = check_ids(name, ops.convert_to_numpy(x[name]), size)
+        ids = check_ids(name, x[name], size)
         if not len(ids):
             raise ValueError(
                 f"`{name}` must have a row at least. Received: {name}.shape="
@@ -49,7 +48,7 @@ def check_training_data(model, x, y=None):
         check_length(name, ids, model.max_length)
         shapes[name] = ids.shape
     if y is not None:
-        labels = check_ids("y", ops.convert_to_numpy(y), model.vocabulary_size)
+        labels = check_ids("y", y, model.vocabulary_size)
         if labels.shape != shapes["target_ids"]:
             raise ValueError(
                 "`y` must have an id for each of 'target_ids'. Received: "

@@ -23,12 +23,6 @@ def default_max_length(source_length):
     return source_length + 50
 
 
-def longest_target(source_length, max_length, model) -> int:
-    """Most tokens that the target of a source of a given length may have."""
-    limit = max_length or default_max_length(source_length)
-    return min(limit, model.max_length or limit)
-
-
 def check_limits(min_length, max_length):
     """Checks the least and the most tokens of targets."""
     check_not_negative(min_length=min_length)
@@ -62,7 +56,7 @@ def check_row_lengths(name, rows, limit: int):
             )
 
 
-def check_line_lengths(lines, place, encode, limit: int):
+def check_line_lengths(lines, place, translator, encode=None):
     """Raises `ValueError` if a line is too long, which it names from 1.
 
     For a file, before any of it is translated: a call of the translator with
@@ -71,9 +65,11 @@ def check_line_lengths(lines, place, encode, limit: int):
     Args:
         lines: A list of strings.
         place: What a message calls the place they are from.
-        encode: Function of strings to their token ids.
-        limit: Most tokens of a line, with an end token.
+        translator: A `Translator` or `LiteRTTranslator`.
+        encode: Function of strings to their token ids; by default the
+            translator's, for sources.
     """
+    encode, limit = encode or translator.encode, translator.longest_source
     rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
     for number, ids in enumerate(rows, 1):
         if len(ids) >= limit:
@@ -84,25 +80,26 @@ def check_line_lengths(lines, place, encode, limit: int):
             )
 
 
-def check_prefix_lengths(name, lengths, source_lengths, max_length, model):
+def check_prefix_lengths(lengths, source_lengths, max_length, model, describe):
     """Checks that prefixes are no longer than their targets may be.
 
     Args:
-        name: The argument.
         lengths: Tokens of each prefix.
-        source_lengths: Tokens of each source.
+        source_lengths: Tokens of each source. An empty one has an empty
+            target, whatever its prefix.
         max_length: Most tokens of a target, or `None`.
         model: The `Transformer`.
+        describe: Function of the index of a prefix to what a message calls it.
     """
     for index, (length, source_length) in enumerate(
         zip(lengths, source_lengths, strict=True)
     ):
-        limit = longest_target(source_length, max_length, model)
-        if length > limit:
+        limit = max_length or default_max_length(source_length)
+        limit = min(limit, model.max_length or limit)
+        if source_length and length > limit:
             raise ValueError(
-                f"`{name}` must not be longer than the target may be. "
-                f"Received: {name}[{index}] of {length} tokens, max_length="
-                f"{limit}."
+                "A prefix must not be longer than the target may be. Received: "
+                f"{describe(index)} of {length} tokens, max_length={limit}."
             )
 
 

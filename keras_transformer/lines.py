@@ -138,6 +138,23 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
         yield one, other
 
 
+def read_pairs(source, target) -> list[list[str]]:
+    """The lines of two texts, at least one, as `line_pairs` takes them.
+
+    Returns:
+        The lines of the source, and as many of the target.
+
+    Raises:
+        ValueError: As `line_pairs`, or if there are no lines.
+    """
+    pairs = list(line_pairs(source, target))
+    if not pairs:
+        raise ValueError(
+            f"Text must not be empty. Received: {name_of(source)}."
+        )
+    return [[*side] for side in zip(*pairs, strict=True)]
+
+
 def name_of(files_or_lines) -> str:
     """What a message calls the text: its files, or "lines" from elsewhere."""
     if isinstance(files_or_lines, (str, os.PathLike)):

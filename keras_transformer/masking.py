@@ -12,40 +12,6 @@ def padding_mask(ids):
     return ops.not_equal(ids, PAD_TOKEN_ID)
 
 
-def token_weights(labels, sample_weight=None):
-    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
-    weights = ops.cast(padding_mask(labels), "float32")  # (B, T)
-    if sample_weight is None:
-        return weights
-    return weights * spread_over_tokens(sample_weight, labels)
-
-
-def spread_over_tokens(sample_weight, labels):
-    """Broadcasts weights of sentences `(B,)` to their tokens, `(B, T)`.
-
-    Raises:
-        ValueError: If their shape is neither `(B,)` nor `(B, T)`, where a size
-            may be 1.
-    """
-    labels = ops.convert_to_tensor(labels)
-    weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
-    check_sizes("sample_weight", weights.shape, labels.shape)
-    num_axes = _num_axes(weights)
-    if num_axes in (1, None):  # `(B, T)` stays so
-        is_one = num_axes == 1 and weights.shape[0] == 1
-        rows = 1 if is_one else ops.shape(labels)[0]
-        weights = ops.reshape(weights, (rows, -1))
-    return ops.broadcast_to(weights, ops.shape(labels))
-
-
-def _num_axes(x):
-    """The number of axes, `None` where TensorFlow does not know it."""
-    try:
-        return len(x.shape)
-    except ValueError:
-        return None
-
-
 def causal_mask(target_length, source_length=None):
     """Lets a query attend keys up to its own position, `(1, T, S)` bool."""
     source_length = target_length if source_length is None else source_length

@@ -79,6 +79,16 @@ def write_slice(x, position, update):
     return ops.slice_update(x, start, update)
 
 
+def largest(x, k):
+    """The `k` largest of each row `(..., M)`, sorted.
+
+    Returns:
+        Values and int32 places, `(..., k)` each.
+    """
+    values, places = ops.top_k(x, k)
+    return values, ops.cast(places, "int32")
+
+
 def take_rows(x, places):
     """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
 

@@ -27,21 +27,21 @@ from keras_transformer.input_checks import is_dataset
 from keras_transformer.input_checks import x_and_y
 from keras_transformer.layer import Freezable
 from keras_transformer.masking import padding_mask
-from keras_transformer.masking import token_weights
 from keras_transformer.positional_encoding import LAYOUTS
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
 from keras_transformer.product import join_logits
 from keras_transformer.product import offered_products
 from keras_transformer.rows import split_rows
-from keras_transformer.search import GreedySearch
 from keras_transformer.search import Hypotheses
+from keras_transformer.search import search_or_greedy
 from keras_transformer.slices import is_integer_tensor
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.threads import parts_at_once
+from keras_transformer.token_weights import token_weights
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
 # (https://aclanthology.org/2021.acl-long.480), for small data.
@@ -556,9 +556,10 @@ class Transformer(Freezable, keras.Model):
             capacity.
 
         Raises:
+            TypeError: If `search` is not a search.
             ValueError: If `max_lengths` are given without `capacity`.
         """
-        search = GreedySearch() if search is None else search
+        search = search_or_greedy(search)
         if max_lengths is not None and capacity is None:
             raise ValueError(
                 "`capacity` must be given with `max_lengths`. Received: "
@@ -634,7 +635,7 @@ class Transformer(Freezable, keras.Model):
         return generate(
             self,
             source_ids,
-            GreedySearch() if search is None else search,
+            search_or_greedy(search),
             min_length=min_length,
             max_length=max_length,
             target_prefix_ids=target_prefix_ids,

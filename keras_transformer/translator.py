@@ -12,6 +12,7 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
+from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.lengths import LONGEST_SOURCE
@@ -20,13 +21,13 @@ from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.lengths import check_row_lengths
 from keras_transformer.pieces import end_rows
 from keras_transformer.progress import with_progress
-from keras_transformer.search import GreedySearch
 from keras_transformer.search import Search
+from keras_transformer.search import search_or_greedy
 from keras_transformer.tensorflow_only.threads import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import make_anew
+from keras_transformer.translator_folder import deserialized
 from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
@@ -135,9 +136,7 @@ class Translator:
 
     @search.setter
     def search(self, search):
-        search = GreedySearch() if search is None else search
-        check_kind("search", search, Search)
-        self._search = search
+        self._search = search_or_greedy(search)
 
     @property
     def longest_source(self) -> int:
@@ -157,9 +156,8 @@ class Translator:
         verbose: int = 0,
     ):
         # Once: another thread may set another.
-        search = self.search if search is None else search
-        check_kind("search", search, Search)
-        rows = end_rows(self.tokenizer.encode(check_texts("texts", texts)))
+        search = search_or_greedy(search or self.search)
+        rows = end_rows(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
@@ -197,6 +195,10 @@ class Translator:
             with_progress(found, "Translating", lengths, verbose),
         )
         return (translations, scores) if return_scores else translations
+
+    def encode(self, texts):
+        """Splits a string into token ids, a sequence into a list of lists."""
+        return self.tokenizer.encode(texts)
 
     def score(self, texts, translations, verbose: int = 0):
         """Computes how probable given translations are.
@@ -394,7 +396,7 @@ class Translator:
         description, weights, tokenizers = read_folder(path)
         path = os.fsdecode(path)
         model, search = (
-            make_anew(kind, description[name], f"{DESCRIPTION} in {path}")
+            deserialized(kind, description[name], f"{DESCRIPTION} in {path}")
             for name, kind in (("model", Transformer), ("search", Search))
         )
         assign_named_weights(model, weights, repr(path))
@@ -588,22 +590,14 @@ class Translator:
         if target_prefix is None:
             return None
         prefixes = check_texts("target_prefix", target_prefix)
-        if len(prefixes) != len(rows):
-            raise ValueError(
-                "`target_prefix` must hold a string for each text. Received: "
-                f"{len(prefixes)} strings for {len(rows)} texts."
-            )
+        check_as_many(target_prefix=prefixes, texts=rows)
         prefixes = self.target_tokenizer.encode(prefixes)
-        # Empty text stays empty, whatever its prefix.
         check_prefix_lengths(
-            "target_prefix",
-            [
-                len(prefix) if row else 0
-                for prefix, row in zip(prefixes, rows, strict=True)
-            ],
-            [len(row) for row in rows],
+            [*map(len, prefixes)],
+            [*map(len, rows)],
             max_length,
             self.model,
+            describe="target_prefix[{}]".format,
         )
         return prefixes
 
@@ -611,12 +605,8 @@ class Translator:
         """The tokens of texts and of given translations."""
         texts = check_texts("texts", texts)
         translations = check_texts("translations", translations)
-        if len(texts) != len(translations):
-            raise ValueError(
-                "`texts` and `translations` must be as many as each other. "
-                f"Received: {len(texts)} and {len(translations)}."
-            )
-        sources = end_rows(self.tokenizer.encode(texts))
+        check_as_many(texts=texts, translations=translations)
+        sources = end_rows(self.encode(texts))
         targets = [
             [*ids, self.target_tokenizer.end_token_id]
             for ids in self.target_tokenizer.encode(translations)
@@ -640,16 +630,6 @@ class Translator:
                 pad_rows([sources[index] for index in batch]),
                 pad_rows([targets[index] for index in batch]),
             )
-
-
-def first_of(translations) -> list[str]:
-    """One translation of each text, whatever number the search gives.
-
-    The best, unless the search is `Sampling`, whose are in no order.
-    """
-    return [
-        found if isinstance(found, str) else found[0] for found in translations
-    ]
 
 
 def _can_be_read(activation) -> bool:

@@ -116,7 +116,7 @@ def read_folder(path):
         return read_folder(path)  # saved anew in the meantime
 
 
-def make_anew(kind: type, description: dict, origin: str):
+def deserialized(kind: type, description: dict, origin: str):
     """Makes a model or a search that is described as Keras does.
 
     Args:

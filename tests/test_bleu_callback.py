@@ -183,7 +183,7 @@ def test_samples_are_printed_and_written(translator, capsys, tmp_path):
 def test_arguments_out_of_range(translator):
     for arguments, message in (
         ({"references": LINES[1:]}, "as many.*Received: 16 and 15"),
-        ({"sources": [], "references": []}, "at least one.*0 and 0"),
+        ({"sources": [], "references": []}, "`sources` must not be empty"),
         ({"every": 0}, "`every` must be at least 1.*every=0"),
         ({"samples": -1}, "`samples` must not be negative.*samples=-1"),
     ):

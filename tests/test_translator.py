@@ -30,9 +30,9 @@ from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
 from keras_transformer.alignment import Alignment
 from keras_transformer.batches import batches_by_length
+from keras_transformer.batches import first_of
 from keras_transformer.batches import pad_rows
 from keras_transformer.tensorflow_only import threads
-from keras_transformer.translator import first_of
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}
 PAIRS = [
@@ -472,7 +472,7 @@ def test_target_prefixes_begin_the_translations(translator):
 
 
 def test_a_prefix_for_each_text(translator):
-    message = "a string for each text. Received: 1 strings for 2 texts"
+    message = "`target_prefix` and `texts` must be as many .* Received: 1 and 2"
     with pytest.raises(ValueError, match=message):
         translator(["the cat", "the dog"], target_prefix=["der"])
     with pytest.raises(TypeError, match="`target_prefix` must be a sequence"):

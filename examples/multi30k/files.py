@@ -3,16 +3,7 @@
 import json
 
 from keras_transformer.atomic import write_file
-from keras_transformer.lines import line_pairs
 from keras_transformer.paths import fingerprint
-
-
-def read_pairs(paths):
-    """The lines of two files of as many, and of some."""
-    pairs = list(line_pairs(*paths))
-    if not pairs:
-        raise ValueError(f"Text must not be empty. Received: {paths[0]}.")
-    return [[*side] for side in zip(*pairs, strict=True)]
 
 
 def begin(options, settings):

@@ -30,6 +30,7 @@ import tensorflow as tf
 from recipes import RECIPES
 
 import keras_transformer as kt
+from keras_transformer.lines import read_pairs
 
 TOKENS_PER_BATCH = 4096  # with padding, of the longer side
 LABEL_SMOOTHING = 0.1
@@ -126,8 +127,8 @@ def search():
 def segmented(options):
     """Text of pieces: what training came to, translations, scores."""
     texts = (
-        files.read_pairs(options.train),
-        files.read_pairs(options.validation),
+        read_pairs(*options.train),
+        read_pairs(*options.validation),
     )
     vocabulary = pieces.make_vocabulary(itertools.chain(*texts[0]))
     model = make_model(pieces.size(vocabulary), options)
@@ -141,7 +142,7 @@ def segmented(options):
         pieces.make_dataset(*validation_ids, **sizes),
         options,
     )
-    sources, references = files.read_pairs(options.test)
+    sources, references = read_pairs(*options.test)
     found = pieces.translate(model, sources, vocabulary, search())
     # The words are tokens already.
     scores = kt.corpus_scores(
@@ -168,7 +169,7 @@ def raw(options):
         options,
     )
     translator = kt.Translator(model, tokenizer, search=search())
-    sources, references = files.read_pairs(options.test)
+    sources, references = read_pairs(*options.test)
     found = translator(sources)
     # There may be one of a run that died; of one that ended, `run` knows.
     translator.save(options.output / "translator", overwrite=True)
@@ -181,7 +182,7 @@ def run(options):
     if report.exists():
         raise FileExistsError(f"{report} exists already; name another folder.")
     for paths in (options.train, options.validation, options.test):
-        files.read_pairs(paths)  # found wrong now, rather than after training
+        read_pairs(*paths)  # found wrong now, rather than after training
     keras.dtype_policies.get(options.dtype)
     options.output.mkdir(parents=True, exist_ok=True)
     settings = SETTINGS | dataclasses.asdict(RECIPES[options.recipe])

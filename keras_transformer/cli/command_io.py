@@ -1,6 +1,5 @@
 """What commands read and print, and the translators that they load."""
 
-import functools
 import sys
 
 from keras_transformer.cli.options import refuse
@@ -44,17 +43,6 @@ def typed_lines():
     yield from read_stream(sys.stdin.buffer, STANDARD_INPUT)
 
 
-def read_pairs(source, target):
-    """Reads two files of as many lines as each other, at least one."""
-    with quiet_start():
-        from keras_transformer.lines import line_pairs
-
-    pairs = list(line_pairs(source, target))
-    if not pairs:
-        raise ValueError(f"Text must not be empty. Received: {source}.")
-    return [[*side] for side in zip(*pairs, strict=True)]
-
-
 def output_lines(result, with_scores: bool = False):
     """Makes a line of each translation, or of each of its hypotheses."""
     if not with_scores:
@@ -77,10 +65,10 @@ def _one_line(text):
 def load(folder, dtype=None, is_much=False):
     """Reads a translator, of which much text is to come or only some."""
     with quiet_start():
-        from keras_transformer import Translator
         from keras_transformer.tensorflow_only.threads import (
             give_cores_to_batches,
         )
+        from keras_transformer.translator import Translator
 
     if is_much:
         give_cores_to_batches()
@@ -88,27 +76,16 @@ def load(folder, dtype=None, is_much=False):
     return translator.with_dtype(dtype) if dtype else translator
 
 
-def load_with_check(path, dtype, search_options, workers, is_much):
-    """Opens a translator's folder, or a LiteRT file.
-
-    Also gives what checks the lengths of lines.
-    """
-    from keras_transformer.lengths import check_line_lengths
-
+def load_any(path, dtype, search_options, workers, is_much):
+    """Opens a translator's folder, or a LiteRT file."""
     if is_exported(path):
         from keras_transformer.serving.litert_translator import LiteRTTranslator
 
         with log_kept_back():
-            translator = LiteRTTranslator(path, **workers)
-        encode = translator.encode
-    else:
-        translator = load(path, dtype, is_much)
-        set_search(translator, search_options)
-        encode = translator.tokenizer.encode
-    check = functools.partial(
-        check_line_lengths, encode=encode, limit=translator.longest_source
-    )
-    return translator, check
+            return LiteRTTranslator(path, **workers)
+    translator = load(path, dtype, is_much)
+    set_search(translator, search_options)
+    return translator
 
 
 def is_exported(path) -> bool:
@@ -131,10 +108,6 @@ def check_pair_lengths(translator, sources, source, translations, target):
     """Raises if lines of either file are too long for the translator."""
     from keras_transformer.lengths import check_line_lengths
 
-    for lines, path, tokenizer in (
-        (sources, source, translator.tokenizer),
-        (translations, target, translator.target_tokenizer),
-    ):
-        check_line_lengths(
-            lines, path, tokenizer.encode, translator.longest_source
-        )
+    encode = translator.target_tokenizer.encode
+    check_line_lengths(sources, source, translator)
+    check_line_lengths(translations, target, translator, encode)

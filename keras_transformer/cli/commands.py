@@ -65,13 +65,10 @@ def main():
     write_utf_8()
     if "--traceback" in sys.argv:
         sys.argv.remove("--traceback")
-        app()
+        return app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        try:
-            app()
-        finally:
-            sys.stdout.flush()  # or Python would, with a traceback, as it ends
+        _run()
     except ModuleNotFoundError as error:
         if error.name not in EXTRAS:
             _end_with(error)
@@ -85,6 +82,13 @@ def main():
         if not tensorflow or not isinstance(error, tensorflow.errors.OpError):
             raise
         _end_with(_reason(error.message) or type(error).__name__)
+
+
+def _run():
+    try:
+        app()
+    finally:
+        sys.stdout.flush()  # or Python would, with a traceback, as it ends
 
 
 def _reason(message):

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from keras_transformer.atomic import write_file
+from keras_transformer.batches import first_of
 from keras_transformer.cli.command_io import check_output
-from keras_transformer.cli.command_io import load_with_check
+from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
-from keras_transformer.cli.command_io import read_pairs
 from keras_transformer.cli.command_io import refuse_of_the_other
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import NumThreads
@@ -17,7 +17,8 @@ from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
-from keras_transformer.cli.streams import quiet_start
+from keras_transformer.lengths import check_line_lengths
+from keras_transformer.lines import read_pairs
 
 
 def evaluate(
@@ -58,18 +59,14 @@ def evaluate(
     """  # noqa: D301
     workers = given(num_threads=num_threads, num_workers=num_workers)
     refuse_of_the_other(folder, given(dtype=dtype) | search_options, workers)
-    with quiet_start():
-        from keras_transformer.text import corpus_scores
-        from keras_transformer.text.bleu import bleu_metric
-        from keras_transformer.translator import first_of
+    from keras_transformer.bleu import bleu_metric
+    from keras_transformer.bleu import corpus_scores
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
     check_output("--output", output, overwrite)
     sources, references = read_pairs(source, target)
-    translator, check = load_with_check(
-        folder, dtype, search_options, workers, is_much=True
-    )
-    check(sources, source)
+    translator = load_any(folder, dtype, search_options, workers, is_much=True)
+    check_line_lengths(sources, source, translator)
     found = first_of(translator(sources, verbose=1))
     if output:
         write_file(output, "".join(output_lines(found)).encode())

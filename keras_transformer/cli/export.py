@@ -91,19 +91,7 @@ def export(
         steps=steps,
         source_length=source_length,
     )
-    for options, formats in (
-        (given(dtype=dtype), ["saved_model"]),
-        (litert_options, ["litert"]),
-        (search_options, ["saved_model", "litert"]),
-    ):
-        if format not in formats:
-            needed = " or ".join(f"--format {known}" for known in formats)
-            refuse(options, needed, f"--format {format}")
-    if source_length is not None:
-        dropped = [
-            name for name in ("text", "steps") if litert_options.get(name)
-        ]
-        refuse(dropped, "any length", f"--source-length {source_length}")
+    _check_options(format, dtype, litert_options, search_options)
     check_absent(output, overwrite)
     with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
         translator = load(folder, dtype)
@@ -114,26 +102,58 @@ def export(
                 "a search for one hypothesis",
                 f"num_hypotheses={translator.search.num_hypotheses}",
             )
-        if format == "ctranslate2":
-            translator.export_ctranslate2(output, overwrite=overwrite)
-            message = (
-                f"CTranslate2 model in {output}. Load it with "
-                "ctranslate2.Translator, and sentencepiece."
-            )
-        elif format == "litert":
-            translator.export_litert(
-                output, **litert_options, overwrite=overwrite, verbose=1
-            )
-            message = (
-                f"LiteRT file {output}. Load it with "
-                "keras_transformer.LiteRTTranslator, or `keras-transformer "
-                f"translate {shlex.quote(str(output))}`."
-            )
-        else:
-            translator.export_saved_model(output, overwrite=overwrite)
-            message = (
-                f"SavedModel in {output}, signatures serving_default (text) "
-                "and translate_ids, and the two compiled. Load it with "
-                "tensorflow and tensorflow_text."
-            )
+        write = WRITERS[format]
+        message = write(translator, output, overwrite, **litert_options)
     print(message, file=sys.stderr)
+
+
+def _check_options(format, dtype, litert_options, search_options):
+    """Raises for options of another format, or that go without each other."""
+    for options, formats in (
+        (given(dtype=dtype), ["saved_model"]),
+        (litert_options, ["litert"]),
+        (search_options, ["saved_model", "litert"]),
+    ):
+        if format not in formats:
+            needed = " or ".join(f"--format {known}" for known in formats)
+            refuse(options, needed, f"--format {format}")
+    length = litert_options.get("source_length")
+    if length is not None:
+        dropped = [
+            name for name in ("text", "steps") if litert_options.get(name)
+        ]
+        refuse(dropped, "sources of any length", f"--source-length {length}")
+
+
+def _write_saved_model(translator, output, overwrite):
+    translator.export_saved_model(output, overwrite=overwrite)
+    return (
+        f"SavedModel in {output}, signatures serving_default (text) and "
+        "translate_ids, and the two compiled. Load it with tensorflow and "
+        "tensorflow_text."
+    )
+
+
+def _write_litert(translator, output, overwrite, **options):
+    translator.export_litert(output, **options, overwrite=overwrite, verbose=1)
+    return (
+        f"LiteRT file {output}. Load it with "
+        "keras_transformer.LiteRTTranslator, or `keras-transformer translate "
+        f"{shlex.quote(str(output))}`."
+    )
+
+
+def _write_ctranslate2(translator, output, overwrite):
+    translator.export_ctranslate2(output, overwrite=overwrite)
+    return (
+        f"CTranslate2 model in {output}. Load it with ctranslate2.Translator, "
+        "and sentencepiece."
+    )
+
+
+# Each writes an export and says how to load it.
+WRITERS = {
+    "saved_model": _write_saved_model,
+    "litert": _write_litert,
+    "ctranslate2": _write_ctranslate2,
+}

@@ -7,9 +7,9 @@ import typer
 
 from keras_transformer.cli.command_io import check_pair_lengths
 from keras_transformer.cli.command_io import load
-from keras_transformer.cli.command_io import read_pairs
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import TranslatorFolder
+from keras_transformer.lines import read_pairs
 
 
 def score(

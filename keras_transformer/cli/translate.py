@@ -13,7 +13,7 @@ from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import is_exported
-from keras_transformer.cli.command_io import load_with_check
+from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
 from keras_transformer.cli.command_io import refuse_of_the_other
 from keras_transformer.cli.command_io import typed_lines
@@ -24,6 +24,7 @@ from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import refuse
+from keras_transformer.lengths import check_line_lengths
 
 
 def translate(
@@ -118,10 +119,18 @@ def translate(
     check_output("--output", output, overwrite)
     is_piped = not (input or texts)
     if line_by_line and not is_piped:
-        refuse(["line_by_line"], "lines that are piped in", "others")
+        refuse(
+            ["line_by_line"],
+            "lines that are piped in",
+            "sentences as arguments" if texts else "`--input`",
+        )
     is_typed = is_piped and (line_by_line or sys.stdin.isatty())
     if is_typed and target_prefixes:
-        refuse(["target_prefixes"], "`--input`", "one sentence after another")
+        refuse(
+            ["target_prefixes"],
+            "all sentences at once",
+            "lines that are typed, or `--line-by-line`",
+        )
 
     options = {
         "return_scores": scores,
@@ -130,7 +139,7 @@ def translate(
     }
     if not is_exported(folder):
         options |= {"min_length": min_length, "max_length": max_length}
-    translator, check = load_with_check(
+    translator = load_any(
         folder,
         dtype,
         search_options,
@@ -144,7 +153,7 @@ def translate(
     else:
         place = "the arguments" if texts else input or STANDARD_INPUT
         texts = texts or input_lines(input)
-        check(texts, place)
+        check_line_lengths(texts, place, translator)
         if output:  # written when all is done: one progress bar for all
             lines_at_once = max(len(texts), 1)
     prefixes = None
@@ -178,7 +187,10 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
 
 def _prefixes(path, translator, texts, max_length):
     """Reads what each translation is to begin with."""
+    from keras_transformer.lengths import check_limits
+    from keras_transformer.lengths import check_prefix_lengths
     from keras_transformer.lines import read_lines
+    from keras_transformer.pieces import end_rows
 
     prefixes = list(read_lines(path))
     if len(prefixes) != len(texts):
@@ -186,37 +198,15 @@ def _prefixes(path, translator, texts, max_length):
             "`--target-prefixes` must have a line for each sentence. Received: "
             f"{path} of {len(prefixes)} lines, {len(texts)} sentences."
         )
-    _check_prefix_lines(translator, texts, prefixes, max_length, path)
-    return prefixes
-
-
-def _check_prefix_lines(translator, lines, prefixes, max_length, place):
-    """Raises `ValueError` if a translation has no room for what it begins with.
-
-    Args:
-        translator: A `Translator`.
-        lines: A list of strings to translate.
-        prefixes: As many strings.
-        max_length: Most tokens of a translation, or `None`.
-        place: What a message calls the place that prefixes are from.
-    """
-    from keras_transformer.lengths import check_limits
-    from keras_transformer.lengths import longest_target
-    from keras_transformer.pieces import end_rows
-
     check_limits(0, max_length)
-    sources = end_rows(translator.tokenizer.encode(lines))
-    targets = translator.target_tokenizer.encode(prefixes)
-    for number, (source, target) in enumerate(
-        zip(sources, targets, strict=True), 1
-    ):
-        limit = longest_target(len(source), max_length, translator.model)
-        if source and len(target) > limit:  # empty text stays empty
-            raise ValueError(
-                f"The lines of {place} must have at most as many tokens as the "
-                f"translation may. Received: line {number} of {len(target)}, "
-                f"max_length={limit}."
-            )
+    check_prefix_lengths(
+        [*map(len, translator.target_tokenizer.encode(prefixes))],
+        [*map(len, end_rows(translator.encode(texts)))],
+        max_length,
+        translator.model,
+        describe=lambda index: f"{path}, line {index + 1},",
+    )
+    return prefixes
 
 
 def _translated(translator, texts, prefixes, lines_at_once, options):

@@ -66,6 +66,10 @@ def verify(
       keras-transformer verify runs/en-de en-de-int8.tflite -i test.en \\
         --tolerance 0.1 --json report.json
     """  # noqa: D301
+    check_output("--json", json_file, overwrite)
+    for path in exports:  # before minutes are spent on the first
+        if not path.exists():
+            raise FileNotFoundError(f"No such export: {str(path)!r}.")
     with quiet_start():
         import rich.console
 
@@ -75,22 +79,13 @@ def verify(
         from keras_transformer.serving.verify import compare
         from keras_transformer.serving.verify import inspect_export
 
-    check_output("--json", json_file, overwrite)
     check_tolerance(tolerance)
-    for path in exports:  # before minutes are spent on the first
-        if not path.exists():
-            raise FileNotFoundError(f"No such export: {str(path)!r}.")
     translator = load(folder, dtype)
     set_search(translator, search_options)
     lines, place = input_lines(input), input or STANDARD_INPUT
     if not lines:
         raise ValueError(f"Text must not be empty. Received: {place}.")
-    check_line_lengths(
-        lines,
-        place,
-        translator.tokenizer.encode,
-        translator.longest_source,
-    )
+    check_line_lengths(lines, place, translator)
     reports, errors, sound = [], [], []
     for path in exports:
         try:

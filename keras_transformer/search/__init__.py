@@ -15,6 +15,7 @@ be `None` where there is one slot. Nothing that a step keeps is ever moved.
 
 from keras_transformer.search.beam import BeamSearch as BeamSearch
 from keras_transformer.search.greedy import GreedySearch as GreedySearch
+from keras_transformer.search.greedy import search_or_greedy as search_or_greedy
 from keras_transformer.search.logits import (
     log_probabilities as log_probabilities,
 )

@@ -16,6 +16,7 @@ from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
+from keras_transformer.slices import largest
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take_rows
 
@@ -232,11 +233,10 @@ class BeamSearch(Search):
         gained, token_ids = top_k(logits, per_slot)
         gained = gained - normalizer  # (B, W, 2 W)
         scores = ops.expand_dims(state.scores, 2) + gained
-        scores, order = ops.top_k(
+        scores, order = largest(
             ops.reshape(scores, (-1, self.width * per_slot)),
             min(2 * self.width, self.width * per_slot),
         )
-        order = ops.cast(order, "int32")
 
         def chosen(x):
             return take_rows(ops.reshape(x, (-1, self.width * per_slot)), order)
@@ -276,43 +276,30 @@ class BeamSearch(Search):
         """Keeps the best of what had finished and what finishes now."""
         scores = candidates.scores / self.penalty(length)
         scores = ops.where(finishes, scores, float("-inf"))
-        scores = ops.concatenate([finished.scores, scores], axis=1)
-        scores, order = ops.top_k(scores, self.num_hypotheses)
-        order = ops.cast(order, "int32")
-        return _Finished(
-            scores=scores,
-            target_ids=take_rows(
-                ops.concatenate(
-                    [finished.target_ids, candidates.target_ids], axis=1
-                ),
-                order,
-            ),
-            token_scores=take_rows(
-                ops.concatenate(
-                    [finished.token_scores, candidates.token_scores], axis=1
-                ),
-                order,
-            ),
+        ended = _Finished(
+            scores, candidates.target_ids, candidates.token_scores
         )
+        all_scores, *others = (
+            ops.concatenate(both, axis=1)
+            for both in zip(finished, ended, strict=True)
+        )
+        scores, order = largest(all_scores, self.num_hypotheses)
+        return _Finished(scores, *(take_rows(x, order) for x in others))
 
     def _go_on(self, candidates, ended, num_finished, position):
         """The best candidates that have not ended, on the places left."""
         scores = ops.where(ended, IMPOSSIBLE, candidates.scores)
-        scores, order = ops.top_k(scores, self.width)
-        order = ops.cast(order, "int32")
+        scores, order = largest(scores, self.width)
+        alive = _Candidates(*(take_rows(x, order) for x in candidates))
         slots = ops.arange(self.width, dtype="int32")
         has_place = ops.less(slots, self._places(num_finished))
-        ancestry = take_rows(candidates.ancestry, order)  # (B, W, T)
-        positions = numbered(ancestry, axis=2)
-        return _Candidates(
+        positions = numbered(alive.ancestry, axis=2)
+        return alive._replace(
             scores=ops.where(has_place, scores, IMPOSSIBLE),
-            token_ids=take_rows(candidates.token_ids, order),
-            target_ids=take_rows(candidates.target_ids, order),
-            token_scores=take_rows(candidates.token_scores, order),
             # From now on each is in a slot of its own.
             ancestry=ops.where(
                 ops.less_equal(positions, position),
-                ancestry,
+                alive.ancestry,
                 ops.expand_dims(slots, 1),
             ),
         )

@@ -3,8 +3,10 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_kind
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.logits import top_k
+from keras_transformer.search.search import Search
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -48,3 +50,10 @@ class GreedySearch(IndependentSearch):
         """Chooses the tokens with the largest logits."""
         _, token_ids = top_k(logits, 1)
         return ops.squeeze(token_ids, 2)
+
+
+def search_or_greedy(search) -> Search:
+    """Returns the search given, `GreedySearch()` for `None`, or raises."""
+    search = GreedySearch() if search is None else search
+    check_kind("search", search, Search)
+    return search

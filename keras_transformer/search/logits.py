@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_transformer.slices import largest
 from keras_transformer.slices import pick
 from keras_transformer.slices import take_rows
 
@@ -39,18 +40,15 @@ def top_k(x, k):
     """
     size = x.shape[-1]
     if size < 4 * k * CHUNK:
-        values, places = ops.top_k(x, k)
-        return values, ops.cast(places, "int32")
+        return largest(x, k)
     shape = ops.shape(x)[:-1]
     num_chunks = -(-size // CHUNK)
     rest = num_chunks * CHUNK - size
     if rest:
         x = ops.pad(x, ((0, 0), (0, 0), (0, rest)), constant_values=-np.inf)
     chunks = ops.reshape(x, (-1, num_chunks, CHUNK))
-    _, best = ops.top_k(ops.max(chunks, axis=-1), k)
-    best = ops.cast(best, "int32")
+    _, best = largest(ops.max(chunks, axis=-1), k)
     candidates = take_rows(chunks, best)  # (B W, k, CHUNK)
-    values, order = ops.top_k(ops.reshape(candidates, (-1, k * CHUNK)), k)
-    order = ops.cast(order, "int32")
+    values, order = largest(ops.reshape(candidates, (-1, k * CHUNK)), k)
     places = take_rows(best, order // CHUNK) * CHUNK + order % CHUNK
     return ops.reshape(values, (*shape, k)), ops.reshape(places, (*shape, k))

@@ -4,7 +4,6 @@ import functools
 import os
 import sys
 
-import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
@@ -23,6 +22,7 @@ from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.serving.search_note import METADATA
 from keras_transformer.serving.search_note import note_of
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.weights import check_finite_model
 
@@ -50,12 +50,7 @@ def export_litert(
     if source_length is not None:
         _check_source_length(source_length, translator.longest_source)
         text = steps = False
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "A LiteRT file can be exported with the TensorFlow backend only. "
-            f"Received: backend {keras.backend.backend()!r}. Start Python "
-            "with KERAS_BACKEND=tensorflow."
-        )
+    check_is_tensorflow("A LiteRT file")
     translator.model.check_not_quantized()
     check_finite_model(translator.model)
     if quantization == "float16":

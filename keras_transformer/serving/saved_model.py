@@ -16,6 +16,7 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_replaceable
 from keras_transformer.serving.search_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
+from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import jit
 from keras_transformer.weights import check_finite_model
@@ -30,13 +31,7 @@ ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 def export_saved_model(translator, path, overwrite: bool = False):
     """Writes what `Translator.export_saved_model` describes."""
     path = os.fsdecode(path)
-    if keras.backend.backend() != "tensorflow":
-        raise RuntimeError(
-            "A SavedModel can be exported with the TensorFlow backend only. "
-            f"Received: backend {keras.backend.backend()!r}. Start Python "
-            "with KERAS_BACKEND=tensorflow; the translator's folder is the "
-            "same for every backend."
-        )
+    check_is_tensorflow("A SavedModel")
     for character in PATTERN_CHARACTERS:
         if character in os.path.realpath(path):
             raise ValueError(

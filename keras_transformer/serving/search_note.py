@@ -27,15 +27,6 @@ def write_note(search, folder):
         file.write(note_of(search))
 
 
-def read_note(folder) -> bytes | None:
-    """The note in the folder of a SavedModel, or `None`."""
-    try:
-        with open(os.path.join(folder, FILE), "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
 def check_note(search, note: bytes | None, path):
     """Raises `ValueError` unless an export has this search.
 

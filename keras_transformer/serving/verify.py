@@ -15,12 +15,11 @@ from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert_contents
-from keras_transformer.serving import portable
+from keras_transformer.serving import saved_model_contents
 from keras_transformer.serving.differences import Difference
 from keras_transformer.serving.differences import differences_of
 from keras_transformer.serving.differences import score_gap
 from keras_transformer.serving.search_note import check_note
-from keras_transformer.serving.search_note import read_note
 from keras_transformer.translator import Translator
 
 # Float32 sums in another order change a token's log-probability by far less,
@@ -158,12 +157,10 @@ def inspect_export(translator, path) -> Export:
         ValueError: As `verify_export`, but for what a run of it finds.
     """
     path = os.fsdecode(path)
+    kind, contents = "LiteRT", litert_contents
     if os.path.isdir(path):
-        kind, note = "SavedModel", read_note(path)
-        foreign = portable.foreign_operations(portable.read_saved_model(path))
-    else:
-        kind = "LiteRT"
-        foreign, note = litert_contents.read(path)
+        kind, contents = "SavedModel", saved_model_contents
+    foreign, note = contents.read(path)
     check_note(translator.search, note, path)
     return Export(path, kind, tuple(foreign))
 

@@ -8,6 +8,17 @@ import keras
 _runs_on = contextvars.ContextVar("runs_on", default=None)
 
 
+def check_is_tensorflow(what):
+    """Raises `RuntimeError` unless Keras runs on TensorFlow, for an export."""
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            f"{what} can be exported with the TensorFlow backend only. "
+            f"Received: backend {keras.backend.backend()!r}. Start Python "
+            "with KERAS_BACKEND=tensorflow; the translator's folder is the "
+            "same for every backend."
+        )
+
+
 def is_plain_graph() -> bool:
     """Whether a graph of TensorFlow is traced that XLA does not compile."""
     return _runs_on.get() == "tensorflow"

@@ -1,7 +1,7 @@
 """Text in and out: vocabulary, batches for training, scores."""
 
-from keras_transformer.text.bleu import CorpusScores as CorpusScores
-from keras_transformer.text.bleu import corpus_scores as corpus_scores
+from keras_transformer.bleu import CorpusScores as CorpusScores
+from keras_transformer.bleu import corpus_scores as corpus_scores
 from keras_transformer.text.dataset import (
     translation_dataset as translation_dataset,
 )

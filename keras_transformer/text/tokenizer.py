@@ -254,13 +254,7 @@ class Tokenizer:
             TypeError: If an id is not an integer.
             ValueError: If an id is not in the vocabulary.
         """
-        try:
-            rows = list(ids)
-        except TypeError:
-            raise TypeError(
-                "`ids` must be a sequence of ids, or of such. Received: ids of "
-                f"type {type(ids).__name__}."
-            ) from None
+        rows = _members(ids)
         shape = np.shape(rows[0]) if rows else getattr(ids, "shape", (0,))[1:]
         if shape == ():
             return self._join(self._content(rows))
@@ -300,7 +294,7 @@ class Tokenizer:
     def _content(self, row):
         content = []
         vocabulary_size = self.vocabulary_size
-        for token_id in row:
+        for token_id in _members(row):
             try:
                 token_id = operator.index(token_id)
             except TypeError:
@@ -509,3 +503,13 @@ def _training_error(message, vocabulary_size, text):
     return ValueError(
         f"The vocabulary could not be learned: {message.strip()} {text}"
     )
+
+
+def _members(ids):
+    try:
+        return list(ids)
+    except TypeError:
+        raise TypeError(
+            "`ids` must be a sequence of ids, or of such. Received: "
+            f"{ids!r} of type {type(ids).__name__}."
+        ) from None

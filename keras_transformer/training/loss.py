@@ -5,7 +5,6 @@ from keras import ops
 
 from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
-from keras_transformer.masking import spread_over_tokens
 from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
@@ -17,6 +16,7 @@ from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.graphs import wait_for
 from keras_transformer.tensorflow_only.indexing import replace_entries
 from keras_transformer.tensorflow_only.products import has_exact_softmax
+from keras_transformer.token_weights import spread_over_tokens
 
 # Size `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
 # transposition. Measured at 128 and 512; the limit is between.

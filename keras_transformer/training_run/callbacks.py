@@ -3,6 +3,7 @@
 import keras
 
 from keras_transformer.atomic import write_file
+from keras_transformer.batches import first_of
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
 from keras_transformer.training import WeightAveraging
@@ -18,7 +19,6 @@ from keras_transformer.training_run.history import History
 from keras_transformer.training_run.interrupt import Interrupt
 from keras_transformer.training_run.interrupt import Stopped
 from keras_transformer.translator import Translator
-from keras_transformer.translator import first_of
 from keras_transformer.weights import check_finite_model
 
 

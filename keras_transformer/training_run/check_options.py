@@ -5,6 +5,7 @@ import typing
 
 import keras
 
+from keras_transformer.bleu import bleu_metric
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_not_negative
@@ -12,14 +13,12 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
-from keras_transformer.text.bleu import bleu_metric
 from keras_transformer.text.dataset import check_budget
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.options import OF_A_START
 from keras_transformer.training_run.options import OF_LEARNING
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.start import model_options
-from keras_transformer.transformer import PRESETS
 
 
 def check_options(options: TrainingOptions, has_validation: bool):
@@ -122,7 +121,6 @@ def _check_average(options):
 
 def _check_start(options):
     if not options.start_from:
-        check_choice(tuple(PRESETS), preset=options.preset)
         # TensorFlow would begin to compute, for the seeds of dropout, and
         # take no other number of threads.
         model = {**model_options(options), "dropout": 0.0}

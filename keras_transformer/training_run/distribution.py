@@ -127,14 +127,9 @@ class Distribution:
 
 
 def check_distribution(name: str | None):
-    """Raises `ValueError` if a training cannot be distributed so."""
+    """Raises `ValueError` if this backend cannot distribute a training so."""
     if name is None:
         return
-    if name not in DISTRIBUTIONS:
-        raise ValueError(
-            f"`distribute` must be one of {[*DISTRIBUTIONS]}, or None. "
-            f"Received: distribute={name!r}."
-        )
     backend = DISTRIBUTIONS[name]
     if keras.backend.backend() != backend:
         raise ValueError(

@@ -233,12 +233,7 @@ class TrainingRun:
         watched, _ = files.validation or files.text
         sample = None
         if self.options.scores_bleu():
-            check_line_lengths(
-                data.validation_lines[0],
-                watched,
-                translator.tokenizer.encode,
-                translator.longest_source,
-            )
+            check_line_lengths(data.validation_lines[0], watched, translator)
         else:
             sample = choose_sample(translator, watched)
         return Fitting(

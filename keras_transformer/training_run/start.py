@@ -13,7 +13,7 @@ from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import make_anew
+from keras_transformer.translator_folder import deserialized
 from keras_transformer.translator_folder import read_folder
 
 
@@ -78,7 +78,7 @@ class Start:
         """The model, with other values of some arguments."""
         config = {**self.config(), **overrides}
         described = {**self.model, "config": config}
-        return make_anew(Transformer, described, self.origin)
+        return deserialized(Transformer, described, self.origin)
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Those of source and target, which may be one."""
@@ -90,7 +90,7 @@ class Start:
         """The search, or `None` for the default."""
         if self.search is None:
             return None
-        return make_anew(Search, self.search, self.origin)
+        return deserialized(Search, self.search, self.origin)
 
 
 def model_options(options: TrainingOptions) -> dict:

@@ -437,6 +437,9 @@ def test_labels_and_weights_must_fit_the_logits(shape):
 def test_fit_refuses_ragged_ids():
     tf = pytest.importorskip("tensorflow")
     model = make_model()
+    rows = [[4, 3], [5]]
+    with raises(ValueError, "`source_ids` must have shape (B, T), shorter r"):
+        model.fit({"source_ids": rows, "target_ids": rows}, rows)
     ragged = {name: tf.RaggedTensor.from_tensor(x) for name, x in IDS.items()}
     with raises(
         TypeError, "`source_ids` must be padded with 0. Received: a ra"
@@ -666,10 +669,17 @@ def test_lengths_must_leave_room():
         make_model().generate([[4, 3]], min_length=6, max_length=5)
 
 
+def test_a_search_must_be_one():
+    ids = np.array([[4, 3]])
+    for call in (make_model().search, make_model().generate):
+        with raises(TypeError, "`search` must be a Search. Received: "):
+            call(ids, "beam")
+
+
 def test_prefixes_must_fit():
     model = make_model()
     message = (
-        "`target_prefix_ids` must not be longer than the target may be. "
+        "A prefix must not be longer than the target may be. "
         "Received: target_prefix_ids[1] of 3 tokens, max_length=2."
     )
     sources, prefixes = [[4, 3], [5, 3]], [[4, 0, 0], [4, 5, 6]]
@@ -677,7 +687,7 @@ def test_prefixes_must_fit():
         model.generate(sources, target_prefix_ids=prefixes, max_length=2)
     with raises(ValueError, "of 53 tokens, max_length=52."):
         model.generate([[4, 3]], target_prefix_ids=[[4] * 53])
-    message = "`target_prefix_ids` must have as many rows as `source_ids`. Rec"
+    message = "`target_prefix_ids` and `source_ids` must be as many as each oth"
     with raises(ValueError, message):
         model.generate([[4, 3]], target_prefix_ids=prefixes)
     with raises(ValueError, "`target_prefix_ids` must be in [0, "):
@@ -735,7 +745,7 @@ def test_padding_must_be_last(row):
 def test_scored_ids_must_be_pairs_of_the_vocabulary():
     model = make_model()
     message = (
-        "`source_ids` and `target_ids` must have as many rows as each other. "
+        "`source_ids` and `target_ids` must be as many as each other. "
         "Received: 1 and 2."
     )
     with raises(ValueError, message):

@@ -18,6 +18,7 @@ import pytest
 import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer.serving import litert_contents
+from keras_transformer.serving import saved_model_contents
 from keras_transformer.serving import search_note
 from keras_transformer.serving import verify
 from keras_transformer.serving import verify_report
@@ -335,7 +336,7 @@ def test_text_as_long_as_the_model_takes_is_no_excuse(
 
 def test_foreign_operations_are_a_fault(small, monkeypatch):
     monkeypatch.setattr(
-        verify.portable, "foreign_operations", lambda graph: ["XlaSort"]
+        saved_model_contents, "foreign_operations", lambda graph: ["XlaSort"]
     )
     pretend(monkeypatch, small.translator(LINES))
     report = kt.verify_export(small.translator, small.saved_model, LINES)

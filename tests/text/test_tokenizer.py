@@ -242,7 +242,7 @@ def test_empty_text_has_no_ids(trained):
     assert trained.decode(np.zeros((0, 5), "int32")) == []
 
 
-@pytest.mark.parametrize("ids", [5, np.int32(5), np.array(5), None])
+@pytest.mark.parametrize("ids", [5, np.int32(5), np.array(5), None, [[5], 6]])
 def test_ids_to_decode_are_a_sequence(trained, ids):
     with pytest.raises(TypeError, match="`ids` must be a sequence of ids, or"):
         trained.decode(ids)

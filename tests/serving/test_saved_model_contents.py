@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.serving.portable import foreign_operations
-from keras_transformer.serving.portable import portable_operations
-from keras_transformer.serving.portable import read_saved_model
-from keras_transformer.serving.portable import xla_operations
+from keras_transformer.serving.saved_model_contents import foreign_operations
+from keras_transformer.serving.saved_model_contents import portable_operations
+from keras_transformer.serving.saved_model_contents import read_graph
+from keras_transformer.serving.saved_model_contents import xla_operations
 
 TEXTS = ["the cat sees the dog", "", "fox", "the hen sees the fox " * 9]
 
@@ -27,7 +27,7 @@ def test_export_runs_where_xla_is_off(small, run_program):
 
 
 def test_export_has_portable_operations_alone(small):
-    graph = read_saved_model(small.saved_model)
+    graph = read_graph(small.saved_model)
     assert foreign_operations(graph) == []
     assert xla_operations(graph, ["translate_compiled"]) != set()
     assert xla_operations(graph, ["translate_ids_compiled"]) != set()
@@ -49,11 +49,11 @@ def test_every_search_has_portable_operations_alone(
         "bpe", search, positional_encoding="learned", max_length=64
     )
     translator.export_saved_model(tmp_path / "1")
-    assert foreign_operations(read_saved_model(tmp_path / "1")) == []
+    assert foreign_operations(read_graph(tmp_path / "1")) == []
 
 
 def test_foreign_operations_are_found_in_functions_of_functions(small):
-    graph = read_saved_model(small.saved_model)
+    graph = read_graph(small.saved_model)
     loops = [
         node
         for function in graph.graph_def.library.function
@@ -70,7 +70,7 @@ def test_foreign_operations_are_found_in_functions_of_functions(small):
 
 
 def test_functions_for_xla_are_found_where_a_portable_signature_calls(small):
-    graph = read_saved_model(small.saved_model)
+    graph = read_graph(small.saved_model)
     graph.signature_def["serving_default"].CopyFrom(
         graph.signature_def["translate_compiled"]
     )
@@ -85,18 +85,18 @@ def test_list_of_operations_is_whole():
 
 def test_what_is_no_export_is_named(small, tmp_path):
     with pytest.raises(FileNotFoundError, match="No such folder: '.*missing'"):
-        read_saved_model(tmp_path / "missing")
+        read_graph(tmp_path / "missing")
     with pytest.raises(ValueError, match="must hold a SavedModel.*such as /1"):
-        read_saved_model(small.saved_model.parent)
+        read_graph(small.saved_model.parent)
     (tmp_path / "model.bin").touch()
     with pytest.raises(ValueError, match="a CTranslate2 model, which cannot"):
-        read_saved_model(tmp_path)
+        read_graph(tmp_path)
     content = (small.saved_model / "saved_model.pb").read_bytes()
     for damaged in (b"", b"no model", content[: len(content) // 2]):
         (tmp_path / "saved_model.pb").write_bytes(damaged)
         with pytest.raises(ValueError, match="SavedModel is damaged.*bytes"):
-            read_saved_model(tmp_path)
+            read_graph(tmp_path)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
     message = "one that `export_saved_model` has written.*serving_default"
     with pytest.raises(ValueError, match=message):
-        read_saved_model(tmp_path / "other")
+        read_graph(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""Which operations of an export another runtime might not have."""
+"""What is in a SavedModel, read without running it."""
 
 import functools
 import importlib.resources
@@ -6,6 +6,8 @@ import os
 
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
+
+from keras_transformer.serving.search_note import FILE
 
 # Signatures that must run wherever TensorFlow does; the others ask for XLA.
 PORTABLE_SIGNATURES = ("serving_default", "translate_ids")
@@ -16,7 +18,26 @@ XLA = "Xla"
 COMPILED = "_XlaMustCompile"
 
 
-def read_saved_model(path):
+def read(path) -> tuple[list[str], bytes | None]:
+    """Looks at a SavedModel.
+
+    Returns:
+        Its `foreign_operations`, and the note of its search or `None`.
+
+    Raises:
+        FileNotFoundError: As `read_graph`.
+        ValueError: As `read_graph`.
+    """
+    path = os.fspath(path)
+    foreign = foreign_operations(read_graph(path))
+    try:
+        with open(os.path.join(path, FILE), "rb") as file:
+            return foreign, file.read()
+    except FileNotFoundError:
+        return foreign, None
+
+
+def read_graph(path):
     """Reads the graph of a SavedModel and its signatures, without weights.
 
     Args:

@@ -4,6 +4,7 @@ import dataclasses
 
 import sacrebleu
 
+from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_texts
 
@@ -71,12 +72,9 @@ def corpus_scores(
     """
     translations = check_texts("translations", translations)
     references = check_texts("references", references)
-    if len(translations) != len(references) or not references:
-        raise ValueError(
-            "`translations` and `references` must be as many as each other, "
-            f"at least one. Received: {len(translations)} translations, "
-            f"{len(references)} references."
-        )
+    check_as_many(translations=translations, references=references)
+    if not references:
+        raise ValueError("`references` must not be empty. Received: none.")
     bleu = bleu_metric(lowercase, tokenize)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
     return CorpusScores(
