@@ -255,7 +255,7 @@ def write(path: Path, lines: list[str], results: dict):
 
 
 def ratio_cell(engines: dict, name: str, baseline: str) -> str:
-    """Median of how often the engine does the baseline's work meanwhile."""
+    """Median over rounds of the baseline's time divided by the engine's."""
     ratios = _ratios(engines, name, baseline)
     return f"{np.median(ratios):.2f}" if ratios else ""
 

@@ -18,7 +18,7 @@ class Alignment(NamedTuple):
     Attributes:
         source_pieces: `S` strings, the last the end token's; none of empty
             text.
-        target_pieces: `T` strings, likewise, but that empty text has the end
+        target_pieces: `T` strings, likewise; empty text has only the end
             token's.
         weights: Float32 array `(T, S)`, each row summing to 1.
     """
@@ -30,8 +30,7 @@ class Alignment(NamedTuple):
     def links(self) -> list[tuple[int, int]]:
         """The source piece that each target piece looks at most.
 
-        The end token is none of them, wherever much of the attention goes to
-        it.
+        The end token is left out, even where it gets most of the attention.
 
         Returns:
             For each piece of the target but the end token a pair of places

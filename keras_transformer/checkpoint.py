@@ -21,12 +21,10 @@ from keras_transformer.paths import check_local
 from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.training.loss_scale import unwrapped
 from keras_transformer.transformer import Transformer
-from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_arrays
 from keras_transformer.weights import check_finite_weights
-from keras_transformer.weights import check_named_weights
 from keras_transformer.weights import hold_weights
-from keras_transformer.weights import named_weights
+from keras_transformer.weights import named_variables
 
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5,})-batch-(\d{8,})\.safetensors")
@@ -117,12 +115,10 @@ class Checkpoint:
                 averaging.save_own_variables(averages)
                 for name, array in averages.items():
                     tensors[f"averaging/{name}"] = array
-            for name, array in named_weights(model).items():
-                tensors[f"weights/{name}"] = array
-        for group, variables in _states(model).items():
-            for name, variable in variables.items():
-                array = np.asarray(ops.convert_to_numpy(variable))
-                tensors[f"{group}/{name}"] = array
+            for group, variables in _variables(model).items():
+                for name, variable in variables.items():
+                    array = ops.convert_to_numpy(variable)
+                    tensors[f"{group}/{name}"] = np.asarray(array, order="C")
         return cls(epoch, batch, list(history), tensors, _optimizer_of(model))
 
     def assign(self, model, averaging=None):
@@ -150,22 +146,20 @@ class Checkpoint:
                 f"averages. Received: averaging={averaging}, {len(averages)} "
                 "arrays of averages."
             )
-        weights = self._group("weights")
-        check_named_weights(model, weights, "the checkpoint")
+        variables = _variables(model)
+        self._check(variables, "weights")
         found = _optimizer_of(model)
         if self.optimizer != found:
             raise ValueError(
                 "The checkpoint must be of the same optimizer. Received: a "
                 f"checkpoint of {self.optimizer}, a model with {found}."
             )
-        groups = ("optimizer", "random")
-        for group in groups:
-            self._check_states(model, group)
+        for group in ("optimizer", "random"):
+            self._check(variables, group)
         if averaging is not None:
             averaging.load_own_variables(averages)
-        assign_named_weights(model, weights, "the checkpoint")
-        for group in groups:
-            self._assign_states(model, group)
+        for group in ("weights", "optimizer", "random"):
+            self._assign(variables, group)
 
     def check_finite(self):
         """Raises `ValueError` unless all weights are finite numbers."""
@@ -180,8 +174,9 @@ class Checkpoint:
         Raises:
             ValueError: If the metrics are others.
         """
-        self._check_states(model, "metrics")
-        self._assign_states(model, "metrics")
+        variables = _variables(model)
+        self._check(variables, "metrics")
+        self._assign(variables, "metrics")
 
     def write(self, folder):
         """Writes the checkpoint, then removes those it makes needless.
@@ -194,7 +189,7 @@ class Checkpoint:
             ValueError: If there is a later one, of another training.
         """
         name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
-        later = max(_whole(folder), default=name, key=_place)
+        later = max(_names(folder), default=name, key=_place)
         if _place(later) > _place(name):
             raise ValueError(
                 f"There must be no later checkpoint in {folder}. Received: "
@@ -216,7 +211,7 @@ class Checkpoint:
             lambda path: _save(self.tensors, path, metadata),
         )
         unfinished = filter(UNFINISHED.fullmatch, os.listdir(folder))
-        for name in [*_whole(folder)[:-KEPT], *unfinished]:
+        for name in [*_names(folder)[:-KEPT], *unfinished]:
             remove(os.path.join(folder, name))
 
     @classmethod
@@ -244,17 +239,17 @@ class Checkpoint:
                 "something else."
             )
         damaged = {}
-        for name in reversed(_whole(folder)):
+        for name in reversed(_names(folder)):
             path = os.path.join(folder, name)
             try:
                 checkpoint = cls._read(path)
             except DAMAGES as error:
                 damaged[path] = error
                 continue
-            for path, error in damaged.items():
-                os.replace(path, f"{path}.damaged")
+            for other, error in damaged.items():
+                os.replace(other, f"{other}.damaged")
                 print(
-                    f"The checkpoint {path} is damaged ({error}) and left "
+                    f"The checkpoint {other} is damaged ({error}) and left "
                     "aside, as .damaged; the one before it is used.",
                     file=sys.stderr,
                 )
@@ -284,18 +279,19 @@ class Checkpoint:
             if name.startswith(f"{group}/")
         }
 
-    def _check_states(self, model, group):
-        """Raises `ValueError` unless the states are those of the model."""
-        subject = f"The {group} states in the checkpoint"
-        check_arrays(_states(model)[group], self._group(group), subject)
+    def _check(self, variables, group):
+        """Raises `ValueError` unless a group has what the model has."""
+        kind = group if group == "weights" else f"{group} states"
+        subject = f"The {kind} in the checkpoint"
+        check_arrays(variables[group], self._group(group), subject)
 
-    def _assign_states(self, model, group):
+    def _assign(self, variables, group):
         arrays = self._group(group)
-        for name, variable in _states(model)[group].items():
+        for name, variable in variables[group].items():
             variable.assign(arrays[name])
 
 
-def _whole(folder):
+def _names(folder):
     """The names of checkpoints in a folder, the newest last."""
     if not os.path.isdir(folder):
         return []
@@ -326,8 +322,8 @@ def _prepare(model):
     hold_weights(model)
 
 
-def _states(model) -> dict[str, dict]:
-    """The variables of a model that are no weights, by group and name.
+def _variables(model) -> dict[str, dict]:
+    """The variables of a model in training, by group and name.
 
     Those of an optimizer are named after what they are of: where another keeps
     as many of the same shapes, they are not its own.
@@ -340,12 +336,13 @@ def _states(model) -> dict[str, dict]:
         if id(variable) not in weights
     ]
     of_model = f"{model.path}/".replace("/", "_")
-    states = {}
+    of_optimizer = {}
     for index, variable in enumerate(model.optimizer.variables):
         name = variable.path.split("/", 1)[-1].removeprefix(of_model)
-        states[f"{index}-{name}"] = variable
+        of_optimizer[f"{index}-{name}"] = variable
     return {
-        "optimizer": states,
+        "weights": named_variables(model),
+        "optimizer": of_optimizer,
         "random": _numbered(seeds),
         "metrics": _numbered(model.metrics_variables),
     }

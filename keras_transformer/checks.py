@@ -259,7 +259,7 @@ def check_as_many(**sequences):
 
 
 def is_ordered(values) -> bool:
-    """Whether a value gives others one after another, in an order it keeps."""
+    """Whether a value is iterable, in a defined order."""
     if getattr(values, "shape", None) == ():  # an array of no axes
         return False
     is_bag = isinstance(values, (Mapping, set, frozenset))

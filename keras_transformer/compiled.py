@@ -12,7 +12,7 @@ MOST_KEPT = 32
 
 
 class Functions:
-    """Keeps what was compiled for a model and used last, by keys.
+    """A least-recently-used cache of the compiled functions of a model.
 
     Not a list or dictionary of the model, which Keras would track as layers.
     """

@@ -13,6 +13,25 @@ def hold_weights(model):
         model.jax_state_sync()
 
 
+def named_variables(model) -> dict:
+    """The weights of a model, as variables, by the path of their layers.
+
+    Raises:
+        ValueError: If two weights have the same path.
+    """
+    variables = {}
+    for variable in model.weights:
+        # A model may be part of another layer: its name is not all of its path.
+        name = variable.path.removeprefix(f"{model.path}/")
+        if name in variables:
+            raise ValueError(
+                "Layers must have names of their own, by which weights are "
+                f"told apart. Received: {name} twice."
+            )
+        variables[name] = variable
+    return variables
+
+
 def named_weights(model) -> dict[str, np.ndarray]:
     """The weights of a model by the path of their layers.
 
@@ -20,17 +39,10 @@ def named_weights(model) -> dict[str, np.ndarray]:
         ValueError: If two weights have the same path.
     """
     hold_weights(model)
-    weights = {}
-    for variable in model.weights:
-        name = _weight_name(model, variable)
-        if name in weights:
-            raise ValueError(
-                "Layers must have names of their own, by which weights are "
-                f"told apart. Received: {name} twice."
-            )
-        array = ops.convert_to_numpy(variable)
-        weights[name] = np.asarray(array, order="C")
-    return weights
+    return {
+        name: np.asarray(ops.convert_to_numpy(variable), order="C")
+        for name, variable in named_variables(model).items()
+    }
 
 
 def check_finite_weights(weights):
@@ -60,20 +72,6 @@ def check_finite_model(model):
         (variable.path, ops.convert_to_numpy(variable))
         for variable in model.weights
     )
-
-
-def check_named_weights(model, values: dict, origin: str):
-    """Raises `ValueError` unless values are those of the weights of a model.
-
-    The message names the first that differs, and both shapes.
-
-    Args:
-        model: The model.
-        values: Arrays by name, as `named_weights` gives them.
-        origin: What a message calls the place they come from.
-    """
-    variables = {_weight_name(model, x): x for x in model.weights}
-    check_arrays(variables, values, f"The weights in {origin}")
 
 
 def check_arrays(variables: dict, arrays: dict, subject: str):
@@ -109,13 +107,10 @@ def assign_named_weights(model, values: dict, origin: str):
         origin: What a message calls the place they come from.
 
     Raises:
-        ValueError: As `check_named_weights`, before any is assigned.
+        ValueError: Before any is assigned, unless they are those of the
+            model. The message names the first that differs, and both shapes.
     """
-    check_named_weights(model, values, origin)
-    for variable in model.weights:
-        variable.assign(values[_weight_name(model, variable)])
-
-
-def _weight_name(model, variable):
-    # A model may be part of another layer: its name is not all of its path.
-    return variable.path.removeprefix(f"{model.path}/")
+    variables = named_variables(model)
+    check_arrays(variables, values, f"The weights in {origin}")
+    for name, variable in variables.items():
+        variable.assign(values[name])

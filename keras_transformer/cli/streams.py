@@ -27,8 +27,8 @@ def write_utf_8():
 def forget_output():
     """Drops what standard output does not take.
 
-    A full disk, or whoever read and has gone. Python would try again as it
-    ends, and say so in a traceback.
+    The disk is full, or the reader of the pipe has gone. Python would try again
+    as it ends, and say so in a traceback.
     """
     try:
         sys.stdout.flush()

@@ -52,8 +52,8 @@ def block_ngrams(logits, target_ids, position, size):
 def force_tokens(logits, token_ids):
     """Leaves of logits `(B, W, V)` those of one token `(B, 1, 1)` each.
 
-    It is forced, whatever a model thinks of it; but what follows is to be
-    searched by scores that are not all of it.
+    The token is forced however improbable it is, but its cost is capped, so
+    that later tokens still decide between hypotheses.
     """
     vocabulary = ops.arange(logits.shape[-1], dtype="int32")
     least = ops.max(logits, axis=-1, keepdims=True) - MOST_COST

@@ -58,7 +58,7 @@ def check_note(search, note: bytes | None, path):
 
 
 def _words(note, other):
-    """The search of a note, with the arguments that another has otherwise."""
+    """The search of a note, with the arguments that differ from another's."""
     arguments = ", ".join(
         f"{name}={value!r}"
         for name, value in note.items()

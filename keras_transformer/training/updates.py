@@ -1,4 +1,4 @@
-"""What the optimizers here do otherwise than those of Keras."""
+"""How the optimizers here differ from those of Keras."""
 
 import keras
 import numpy as np

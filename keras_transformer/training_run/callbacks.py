@@ -127,7 +127,7 @@ class Sample(keras.callbacks.Callback):
 
 
 class EarlyStopping(keras.callbacks.EarlyStopping):
-    """Counts the epochs that had ended when training goes on, too.
+    """Also counts the epochs that ended before training was resumed.
 
     Args:
         history: The `History`.

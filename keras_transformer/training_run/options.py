@@ -22,7 +22,7 @@ of_learning = functools.partial(typer.Option, rich_help_panel="Learning")
 of_validation = functools.partial(typer.Option, rich_help_panel="Validation")
 of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 
-# What is not told, by the option or by another one that answers it.
+# Defaults of options that were not given, and that no other option decides.
 DEFAULTS = {
     "preset": "tiny",
     "normalize_first": False,
@@ -401,7 +401,7 @@ class TrainingOptions:
 
     @property
     def more_is_better(self) -> bool:
-        """Whether epochs are the better, the more they have of `monitor`."""
+        """Whether a higher `monitor` is better."""
         return self.monitor == "val_bleu"
 
     def scores_bleu(self) -> bool:
