@@ -38,6 +38,11 @@ def end_rows(rows) -> list[list[int]]:
     return [[*ids, END_TOKEN_ID] if ids else [] for ids in rows]
 
 
+def end_targets(rows) -> list[list[int]]:
+    """Rows of ids with the end token, which ends empty targets too."""
+    return [[*ids, END_TOKEN_ID] for ids in rows]
+
+
 def spellings(processor) -> list[str]:
     """What each piece of a `SentencePieceProcessor` adds to a text, by id.
 

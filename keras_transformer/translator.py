@@ -20,6 +20,7 @@ from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.lengths import check_row_lengths
 from keras_transformer.pieces import end_rows
+from keras_transformer.pieces import end_targets
 from keras_transformer.progress import with_progress
 from keras_transformer.search import Search
 from keras_transformer.search import search_or_greedy
@@ -607,10 +608,7 @@ class Translator:
         translations = check_texts("translations", translations)
         check_as_many(texts=texts, translations=translations)
         sources = end_rows(self.encode(texts))
-        targets = [
-            [*ids, self.target_tokenizer.end_token_id]
-            for ids in self.target_tokenizer.encode(translations)
-        ]
+        targets = end_targets(self.target_tokenizer.encode(translations))
         check_row_lengths("texts", sources, self.longest_source)
         check_row_lengths("translations", targets, self.longest_source)
         return sources, targets

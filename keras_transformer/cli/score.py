@@ -10,6 +10,7 @@ from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import TranslatorFolder
 from keras_transformer.lines import read_pairs
+from keras_transformer.pieces import end_targets
 
 
 def score(
@@ -34,14 +35,12 @@ def score(
     sources, translations = read_pairs(source, target)
     translator = load(folder, dtype)
     check_pair_lengths(translator, sources, source, translations, target)
-    tokenizer = translator.target_tokenizer
     scores, token_scores = translator.score(sources, translations, verbose=1)
-    for text, total, of_tokens in zip(
-        translations, scores, token_scores, strict=True
-    ):
+    tokenizer = translator.target_tokenizer
+    rows = end_targets(tokenizer.encode(translations))
+    for ids, total, of_tokens in zip(rows, scores, token_scores, strict=True):
         line = f"{total:.4f}"
         if tokens:
-            ids = [*tokenizer.encode(text), tokenizer.end_token_id]
             line += "".join(
                 f"\t{tokenizer.pieces[token_id]} {value:.4f}"
                 for token_id, value in zip(ids, of_tokens, strict=True)

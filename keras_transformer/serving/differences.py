@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from keras_transformer.pieces import end_targets
+
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
@@ -118,8 +120,8 @@ def _scored(translator, sources, texts):
     tokenizer = translator.target_tokenizer
     pieces = tokenizer.pieces
     rows = [
-        [pieces[token] for token in (*ids, tokenizer.end_token_id)]
-        for ids in tokenizer.encode(texts)
+        [pieces[token] for token in ids]
+        for ids in end_targets(tokenizer.encode(texts))
     ]
     # The model cannot score a text that is longer than it may be.
     longest = translator.longest_source

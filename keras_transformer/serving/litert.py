@@ -21,6 +21,7 @@ from keras_transformer.serving.litert_file import Facts
 from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.serving.search_note import METADATA
 from keras_transformer.serving.search_note import note_of
+from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.graphs import graph_for
@@ -245,16 +246,15 @@ class _LiteRTGraph:
         """Translates one text: of one, ragged ids are a vector."""
         source = self.translator.tokenizer.tensor_tokenizer()
         target = self.translator.target_tokenizer.tensor_tokenizer()
-        end_token_id = self.translator.tokenizer.end_token_id
 
         def translate_text(text):
             pieces = source.encode(text).flat_values
             # Empty text has no end token, only padding.
-            end = tf.where(tf.size(pieces) > 0, end_token_id, PAD_TOKEN_ID)
+            end = tf.where(tf.size(pieces) > 0, END_TOKEN_ID, PAD_TOKEN_ID)
             source_ids = tf.concat([pieces, tf.reshape(end, [1])], axis=0)
             result = translate_ids(tf.expand_dims(source_ids, 0))
             target_ids = result["target_ids"][0]
-            is_content = padding_mask(target_ids) & (target_ids != end_token_id)
+            is_content = padding_mask(target_ids) & (target_ids != END_TOKEN_ID)
             length = tf.reduce_sum(tf.cast(is_content, tf.int32))
             row = tf.RaggedTensor.from_row_lengths(
                 target_ids[:length], tf.reshape(length, [1]), validate=False

@@ -16,6 +16,7 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_replaceable
 from keras_transformer.serving.search_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
+from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import jit
@@ -72,7 +73,6 @@ class TranslationGraph(tf.Module):
         self.model = translator.model
         self.search = translator.search
         self.longest_source = translator.longest_source
-        self.end_token_id = translator.tokenizer.end_token_id
         self.source_tokenizer = translator.tokenizer.tensor_tokenizer()
         self.target_tokenizer = translator.target_tokenizer.tensor_tokenizer()
 
@@ -234,7 +234,7 @@ class TranslationGraph(tf.Module):
         """Adds the end token to each row, but to an empty one."""
         pieces = pieces.with_row_splits_dtype(tf.int64)
         has_end = tf.cast(pieces.row_lengths() > 0, tf.int64)
-        ends = tf.fill([tf.reduce_sum(has_end)], self.end_token_id)
+        ends = tf.fill([tf.reduce_sum(has_end)], END_TOKEN_ID)
         return tf.concat(
             [pieces, tf.RaggedTensor.from_row_lengths(ends, has_end)], axis=1
         )

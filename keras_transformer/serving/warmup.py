@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_transformer.batches import pad_rows
 from keras_transformer.pieces import end_rows
+from keras_transformer.special_tokens import END_TOKEN_ID
 
 # Where TensorFlow Serving looks for them.
 FOLDER = "assets.extra"
@@ -61,7 +62,7 @@ def _inputs(translator, lengths):
     tokenizer = translator.tokenizer
     longest = translator.longest_source - 1  # and the end token
     lengths = [min(length, longest) for length in lengths]
-    ordinary = range(tokenizer.end_token_id + 1, tokenizer.vocabulary_size)
+    ordinary = range(END_TOKEN_ID + 1, tokenizer.vocabulary_size)
     rows = [np.resize(ordinary, length).tolist() for length in lengths]
     # Joined and split again, a text may have more tokens.
     texts = [
