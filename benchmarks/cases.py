@@ -87,6 +87,17 @@ def thread_settings(batch: int = 1) -> list[dict[str, int]]:
     return settings
 
 
+def worker_settings(batch: int = 1) -> list[dict[str, int]]:
+    """`thread_settings` by the names that `LiteRTTranslator` has for them."""
+    return [
+        {
+            "num_threads": setting["intra_threads"],
+            "num_workers": setting["inter_threads"],
+        }
+        for setting in thread_settings(batch)
+    ]
+
+
 def make_weights(size: str, folder: str) -> dict[str, int]:
     """Writes one model with random weights for every engine to load.
 

@@ -7,6 +7,17 @@ import sys
 import tempfile
 from pathlib import Path
 
+import typer
+
+
+def make_app() -> typer.Typer:
+    """Makes what commands are declared with."""
+    return typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
 
 def run(app):
     """Runs a command; errors of the user are one line and exit code 2."""

@@ -25,11 +25,7 @@ from run import Run
 
 SEARCH = re.compile(r"greedy|beam([2-9]|[1-9]\d+)")
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = command.make_app()
 
 
 @app.command()

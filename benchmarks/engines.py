@@ -22,6 +22,7 @@ from cases import search_of
 from cases import sources
 from cases import thread_settings
 from cases import token_id_of
+from cases import worker_settings
 from peers import KerasHub
 from peers import Marian
 
@@ -116,13 +117,7 @@ class LiteRT(Graph):
         self.contents = {}
 
     def settings(self, case):
-        return [
-            {
-                "num_threads": setting["intra_threads"],
-                "num_workers": setting["inter_threads"],
-            }
-            for setting in thread_settings(case.batch)
-        ]
+        return worker_settings(case.batch)
 
     def prepare(self, case, num_threads=1, num_workers=1):
         from ai_edge_litert.interpreter import Interpreter

@@ -18,11 +18,7 @@ import typer
 
 from keras_transformer.lines import read_lines
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = command.make_app()
 
 
 @app.command()

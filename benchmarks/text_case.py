@@ -15,6 +15,7 @@ from pathlib import Path
 from cases import search_of
 from cases import thread_settings
 from cases import width_of
+from cases import worker_settings
 from command import run_elsewhere
 
 from keras_transformer.lengths import default_max_length
@@ -129,13 +130,7 @@ class OurLiteRT:
 
     @staticmethod
     def settings():
-        return [
-            {
-                "num_threads": each["intra_threads"],
-                "num_workers": each["inter_threads"],
-            }
-            for each in thread_settings(batch=max(BATCH_TOKENS))
-        ]
+        return worker_settings(batch=max(BATCH_TOKENS))
 
     def translate(self, texts):
         return self.translator(texts)

@@ -21,11 +21,7 @@ from run import Run
 from training_case import CASES
 from training_case import Text
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = command.make_app()
 
 
 @app.command()
