@@ -1381,31 +1381,36 @@ def in_processes(run_program, text, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "moments"),
     [
-        {"average_last": 2, "save_every": 5},
-        {
-            "average_decay": 0.9,
-            "accumulate": 2,
-            "dtype": "mixed_float16",
-            "save_every": 2,
-        },
+        (
+            {"average_last": 2, "save_every": 5},
+            [
+                "while a checkpoint is renamed",
+                "between two batches",
+                "between translator and checkpoint",
+            ],
+        ),
+        (
+            {
+                "average_decay": 0.9,
+                "accumulate": 2,
+                "dtype": "mixed_float16",
+                "save_every": 2,
+            },
+            ["between two batches"],
+        ),
     ],
     ids=["last", "decay, accumulated"],
 )
-def test_killed_training_comes_to_the_same(in_processes, tmp_path, settings):
+def test_killed_training_comes_to_the_same(
+    in_processes, tmp_path, settings, moments
+):
     settings = {**settings, "epochs": 3}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    moments = [
-        None,
-        "while a checkpoint is renamed",
-        "between two batches",
-        "between translator and checkpoint",
-        None,
-    ]
-    first, *others, last = in_processes(
-        [whole, *[killed] * 4], settings, moments
-    )
+    moments = [None, *moments, None]
+    folders = [whole, *[killed] * (len(moments) - 1)]
+    first, *others, last = in_processes(folders, settings, moments)
     assert first.endswith("ended\n"), first
     for errors in others:
         assert errors.endswith("killed\n"), errors

@@ -48,9 +48,12 @@ CASES = [
     {"make": kt.Muon, "adam_weight_decay": 0.1},
     {"make": kt.Muon, "global_clipnorm": 0.1, "gradient_accumulation_steps": 2},
 ]
-for dtype, tolerance in (("float32", 1e-5), ("mixed_float16", 1e-2)):
+for dtype, cases, tolerance in (
+    ("float32", CASES, 1e-5),
+    ("mixed_float16", CASES[3::2], 1e-2),  # Adam and Muon, with most of it
+):
     keras.config.set_dtype_policy(dtype)
-    for options in CASES:
+    for options in cases:
         losses, weights = train(["CPU:0", "CPU:1"], **options)
         expected_losses, expected = train(["CPU:0"], **options)
         np.testing.assert_allclose(losses, expected_losses, atol=tolerance)
