@@ -55,28 +55,13 @@ class Freezable:
             if name in self._to_freeze:
                 part.trainable = not owner.trainable
 
-    def check_not_quantized(self):
-        """Raises `ValueError` if Keras has quantised a part.
-
-        By whatever call of `quantize`: Keras could not read the whole again.
-        """
-        for name, part, _ in _parts(self):
-            if part.quantization_mode:
-                raise ValueError(
-                    "What is quantised cannot be saved, made anew, or exported "
-                    f"to LiteRT or CTranslate2. Received: {name} of "
-                    f"{self.name} in {part.quantization_mode}. Do that before "
-                    "`quantize`; `Translator.export_litert(quantization="
-                    "'int8')` quantises."
-                )
-
     def get_config(self):
         """Returns the arguments.
 
         Raises:
             ValueError: If a part is quantised, which they do not say.
         """
-        self.check_not_quantized()
+        check_not_quantized(self)
         config = super().get_config()
         frozen = self._to_freeze
         if self.built or not self._is_as_made():
@@ -106,6 +91,21 @@ class Layer(Freezable, keras.layers.Layer):
         # By tracing, as where there is no `compute_output_shape`: it finds the
         # errors of `call`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+def check_not_quantized(layer):
+    """Raises `ValueError` if Keras has quantised a part of a layer.
+
+    By whatever call of `quantize`: Keras could not read the whole again.
+    """
+    for name, part, _ in _parts(layer):
+        if part.quantization_mode:
+            raise ValueError(
+                "What is quantised cannot be saved, made anew, or exported to "
+                f"LiteRT or CTranslate2. Received: {name} of {layer.name} in "
+                f"{part.quantization_mode}. Do that before `quantize`; "
+                "`Translator.export_litert(quantization='int8')` quantises."
+            )
 
 
 def _parts(layer, prefix=""):

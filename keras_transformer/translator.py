@@ -15,6 +15,9 @@ from keras_transformer.batches import pad_rows
 from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
+from keras_transformer.descriptions import check_describable
+from keras_transformer.descriptions import check_registered
+from keras_transformer.descriptions import deserialized
 from keras_transformer.lengths import LONGEST_SOURCE
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
@@ -28,7 +31,6 @@ from keras_transformer.tensorflow_only.threads import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import deserialized
 from keras_transformer.translator_folder import read_folder
 from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
@@ -304,7 +306,7 @@ class Translator:
         dtype = keras.dtype_policies.get(dtype)
         model = self.model
         if dtype != model.dtype_policy:
-            self._check_plain()
+            check_describable(self.model)
             model = type(model).from_config(
                 {**model.get_config(), "dtype": dtype}
             )
@@ -313,25 +315,6 @@ class Translator:
         return Translator(
             model, self.tokenizer, self.target_tokenizer, self.search
         )
-
-    def _check_plain(self):
-        """Raises unless the configuration and the weights are the model."""
-        self.model.check_not_quantized()
-        for layer in self.model._flatten_layers():
-            if not _can_be_read(getattr(layer, "activation", None)):
-                raise ValueError(
-                    "The model must have activations that Keras can read "
-                    f"again. Received: {layer.path} with {layer.activation}. "
-                    "Register a function with "
-                    "`keras.saving.register_keras_serializable`."
-                )
-            if getattr(layer, "lora_enabled", False):
-                raise ValueError(
-                    "The model must be without LoRA, which its configuration "
-                    f"does not say. Received: {layer.path} with LoRA. Keras "
-                    "merges it in a file: `model.save('merged.keras')`, then a "
-                    "`Translator` of `keras.saving.load_model('merged.keras')`."
-                )
 
     def save(self, path, overwrite: bool = False):
         """Writes the translator to a folder.
@@ -353,18 +336,8 @@ class Translator:
                 the class of model or search is not registered; or if `path`
                 is an address, such as `gs://`.
         """
-        self._check_plain()
-        for name, kind in (
-            ("model", type(self.model)),
-            ("search", type(self.search)),
-        ):
-            registered_name = keras.saving.get_registered_name(kind)
-            if keras.saving.get_registered_object(registered_name) is not kind:
-                raise ValueError(
-                    f"`{name}` must be of a class that Keras can find again. "
-                    f"Received: a {kind.__name__}. Decorate the class with "
-                    "`@keras.saving.register_keras_serializable()`."
-                )
+        check_describable(self.model)
+        check_registered(model=self.model, search=self.search)
         weights = named_weights(self.model)
         check_finite_weights(weights.items())
         tokenizers = {"tokenizer": self.tokenizer.model}
@@ -628,16 +601,3 @@ class Translator:
                 pad_rows([sources[index] for index in batch]),
                 pad_rows([targets[index] for index in batch]),
             )
-
-
-def _can_be_read(activation) -> bool:
-    """Whether Keras finds an activation again by what it writes of it."""
-    if activation is None or isinstance(activation, keras.layers.Layer):
-        return True
-    if getattr(activation, "__name__", None) == "<lambda>":
-        return False  # of which Keras would warn
-    try:
-        described = keras.activations.serialize(activation)
-        return keras.activations.get(described) is activation
-    except (TypeError, ValueError):
-        return False

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 
-import keras
 import safetensors.numpy
 
 from keras_transformer.atomic import write_file
@@ -114,33 +113,6 @@ def read_folder(path):
         if _read_description(path) == description:
             raise
         return read_folder(path)  # saved anew in the meantime
-
-
-def deserialized(kind: type, description: dict, origin: str):
-    """Makes a model or a search that is described as Keras does.
-
-    Args:
-        kind: The class that it must be of.
-        description: The description.
-        origin: What a message calls the place it comes from.
-
-    Raises:
-        ValueError: If Keras cannot make it, or it is of another class.
-    """
-    try:
-        made = keras.saving.deserialize_keras_object(description)
-    # What a damaged description makes Keras raise.
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{origin} must describe what can be made anew. Received: "
-            f"{description['class_name']}: {error}"
-        ) from error
-    if not isinstance(made, kind):
-        raise ValueError(
-            f"{origin} must describe a {kind.__name__}. Received: "
-            f"{description['class_name']}."
-        )
-    return made
 
 
 def _read_files(path, description):

@@ -14,6 +14,7 @@ import numpy as np
 from keras_transformer.add_norm import LAYER_NORM_EPSILON
 from keras_transformer.atomic import new_folder
 from keras_transformer.extras import not_installed
+from keras_transformer.layer import check_not_quantized
 from keras_transformer.paths import check_replaceable
 from keras_transformer.positional_encoding import sinusoids
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -64,7 +65,7 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
 
 
 def _check_model(model):
-    model.check_not_quantized()
+    check_not_quantized(model)
     check_finite_model(model)
     _check_layers(model)
     if model.activation not in ACTIVATIONS:

@@ -13,6 +13,7 @@ from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import Decode
+from keras_transformer.layer import check_not_quantized
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_file_to_write
 from keras_transformer.serving.litert_compaction import compacted
@@ -52,7 +53,7 @@ def export_litert(
         _check_source_length(source_length, translator.longest_source)
         text = steps = False
     check_is_tensorflow("A LiteRT file")
-    translator.model.check_not_quantized()
+    check_not_quantized(translator.model)
     check_finite_model(translator.model)
     if quantization == "float16":
         _check_fits_float16(translator.model)

@@ -5,6 +5,7 @@ import signal
 
 import keras
 
+from keras_transformer.descriptions import deserialized
 from keras_transformer.search import Search
 from keras_transformer.signals import signals_handled
 from keras_transformer.text import Tokenizer
@@ -13,7 +14,6 @@ from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
-from keras_transformer.translator_folder import deserialized
 from keras_transformer.translator_folder import read_folder
 
 

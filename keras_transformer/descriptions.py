@@ -1,0 +1,78 @@
+"""Models and searches as Keras describes them, and made anew from that."""
+
+import keras
+
+from keras_transformer.layer import check_not_quantized
+
+
+def check_describable(model):
+    """Raises `ValueError` unless configuration and weights are the model."""
+    check_not_quantized(model)
+    for layer in model._flatten_layers():
+        if not _can_be_read(getattr(layer, "activation", None)):
+            raise ValueError(
+                "The model must have activations that Keras can read again. "
+                f"Received: {layer.path} with {layer.activation}. Register a "
+                "function with "
+                "`keras.saving.register_keras_serializable`."
+            )
+        if getattr(layer, "lora_enabled", False):
+            raise ValueError(
+                "The model must be without LoRA, which its configuration does "
+                f"not say. Received: {layer.path} with LoRA. Keras merges it "
+                "in a file: `model.save('merged.keras')`, then a `Translator` "
+                "of `keras.saving.load_model('merged.keras')`."
+            )
+
+
+def check_registered(**objects):
+    """Raises `ValueError` unless Keras finds the class of each again."""
+    for name, value in objects.items():
+        kind = type(value)
+        registered_name = keras.saving.get_registered_name(kind)
+        if keras.saving.get_registered_object(registered_name) is not kind:
+            raise ValueError(
+                f"`{name}` must be of a class that Keras can find again. "
+                f"Received: a {kind.__name__}. Decorate the class with "
+                "`@keras.saving.register_keras_serializable()`."
+            )
+
+
+def deserialized(kind: type, description: dict, origin: str):
+    """Makes a model or a search that is described as Keras does.
+
+    Args:
+        kind: The class that it must be of.
+        description: The description.
+        origin: What a message calls the place it comes from.
+
+    Raises:
+        ValueError: If Keras cannot make it, or it is of another class.
+    """
+    try:
+        made = keras.saving.deserialize_keras_object(description)
+    # What a damaged description makes Keras raise.
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{origin} must describe what can be made anew. Received: "
+            f"{description['class_name']}: {error}"
+        ) from error
+    if not isinstance(made, kind):
+        raise ValueError(
+            f"{origin} must describe a {kind.__name__}. Received: "
+            f"{description['class_name']}."
+        )
+    return made
+
+
+def _can_be_read(activation) -> bool:
+    """Whether Keras finds an activation again by what it writes of it."""
+    if activation is None or isinstance(activation, keras.layers.Layer):
+        return True
+    if getattr(activation, "__name__", None) == "<lambda>":
+        return False  # of which Keras would warn
+    try:
+        described = keras.activations.serialize(activation)
+        return keras.activations.get(described) is activation
+    except (TypeError, ValueError):
+        return False
