@@ -42,9 +42,9 @@ _CORE = {
 _OTHERS = {
     "BleuCallback": "bleu_callback",
     "Checkpoint": "checkpoint",
-    "Tokenizer": "text",
+    "Tokenizer": "text.tokenizer",
     "Translator": "translator",
-    "translation_dataset": "text",
+    "translation_dataset": "text.dataset",
     "verify_export": "serving.verify",
 }
 

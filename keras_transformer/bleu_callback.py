@@ -12,7 +12,7 @@ from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
-from keras_transformer.event_log import EventLog
+from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_line_lengths
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import is_address
@@ -90,7 +90,7 @@ class BleuCallback(keras.callbacks.Callback):
         if log_dir is not None:
             if not is_address(log_dir):  # as TensorFlow writes to
                 check_folder_to_write(log_dir)
-            self.log = EventLog(log_dir)
+            self.log = _event_log(log_dir)
         self.lowercase = lowercase
         self.tokenize = tokenize
 
@@ -135,3 +135,11 @@ class BleuCallback(keras.callbacks.Callback):
                 " | ".join(text.replace("|", r"\|") for text in sample)
             )
         self.log.write(epoch, texts={"samples": "\n".join(lines)})
+
+
+def _event_log(folder):
+    try:
+        from keras_transformer.event_log import EventLog
+    except ModuleNotFoundError as error:
+        raise ImportError(not_installed("`log_dir`", error.name)) from error
+    return EventLog(folder)

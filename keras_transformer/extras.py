@@ -9,6 +9,7 @@ def not_installed(what: str, module: str, extra: str | None = None) -> str:
         module: The name of the module.
         extra: The extra of `setup.cfg` that brings it; none if all installs do.
     """
+    module, *_ = module.split(".")
     place = "." if extra is None else f"'.[{extra}]'"
     return (
         f"{what} needs {module}, which is not installed. `pip install {place}`,"

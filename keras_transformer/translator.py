@@ -27,6 +27,7 @@ from keras_transformer.pieces import end_targets
 from keras_transformer.progress import with_progress
 from keras_transformer.search import Search
 from keras_transformer.search import search_or_greedy
+from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.threads import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
@@ -413,6 +414,7 @@ class Translator:
             ValueError: If a weight is not a finite number, or TensorFlow could
                 not read a folder of that name.
         """
+        check_is_tensorflow("A SavedModel")
         from keras_transformer.serving.saved_model import export_saved_model
 
         export_saved_model(self, path, overwrite=overwrite)
@@ -491,6 +493,7 @@ class Translator:
                 quantised, or computes in another dtype than float32 and has
                 LoRA or an activation that is not registered.
         """
+        check_is_tensorflow("A LiteRT file")
         from keras_transformer.serving.litert import export_litert
 
         export_litert(

@@ -33,7 +33,7 @@ from keras_transformer.cli import translate as translate_command
 from keras_transformer.search import beam
 from keras_transformer.serving import litert
 from keras_transformer.tensorflow_only import threads
-from keras_transformer.text import tokenizer
+from keras_transformer.text import vocabulary
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import distribution
 from keras_transformer.training_run import fitting
@@ -332,7 +332,7 @@ def test_every_option_of_a_training_reaches_it(monkeypatch, tmp_path):
     ("command", "option", "choices"),
     [
         ("train", "preset", transformer.PRESETS),
-        ("train", "model_type", tokenizer.MODEL_TYPES),
+        ("train", "model_type", vocabulary.MODEL_TYPES),
         ("train", "distribute", distribution.DISTRIBUTIONS),
         ("translate", "length_penalty_form", beam.LENGTH_PENALTY_FORMS),
         ("export", "quantization", litert.QUANTIZATIONS[1:]),

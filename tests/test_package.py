@@ -132,16 +132,34 @@ def test_core_works_without_tensorflow(run_program):
         assert "which is not installed. `pip install " in line
 
 
-@pytest.mark.parametrize("missing", ["tensorflow_text", "sentencepiece"])
-def test_missing_package_is_named(monkeypatch, missing):
+def test_a_translator_works_without_tensorflow(run_program, tmp_path):
+    process = run_program(
+        "translate_without_tensorflow", tmp_path / "1", KERAS_BACKEND="jax"
+    )
+    *refused, translation = process.stdout.splitlines()
+    assert translation
+    for message, expected in zip(
+        refused,
+        (
+            "A SavedModel can be exported with the TensorFlow backend only.",
+            "A LiteRT file can be exported with the TensorFlow backend only.",
+            "A tokenizer of tensors needs tensorflow, which is not installed.",
+            "`log_dir` needs tensorflow, which is not installed.",
+        ),
+        strict=True,
+    ):
+        assert message.startswith(expected)
+
+
+def test_missing_package_is_named(monkeypatch):
     for name in [*sys.modules]:
         parts = name.split(".")
-        if parts[0] == missing or name.startswith("keras_transformer.text"):
+        if parts[0] == "sentencepiece" or parts[:2] == [kt.__name__, "text"]:
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
     monkeypatch.delitem(vars(kt), "Tokenizer", raising=False)
     message = (
-        f"`keras_transformer.Tokenizer` needs {missing}, which is not "
+        "`keras_transformer.Tokenizer` needs sentencepiece, which is not "
         "installed. `pip install .`, in a checkout of this library, installs "
         "it."
     )

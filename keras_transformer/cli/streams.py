@@ -47,9 +47,9 @@ def quiet_start():
     """
     with signals_handled(signal.SIG_DFL, signal.SIGINT), log_kept_back():
         yield
-        import tensorflow as tf
-
-        tf.config.list_physical_devices()
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow:  # without it the JAX backend translates too
+            tensorflow.config.list_physical_devices()
 
 
 @contextlib.contextmanager

@@ -24,7 +24,6 @@ from keras_transformer.serving.search_note import METADATA
 from keras_transformer.serving.search_note import note_of
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.weights import check_finite_model
 
@@ -52,7 +51,6 @@ def export_litert(
     if source_length is not None:
         _check_source_length(source_length, translator.longest_source)
         text = steps = False
-    check_is_tensorflow("A LiteRT file")
     check_not_quantized(translator.model)
     check_finite_model(translator.model)
     if quantization == "float16":

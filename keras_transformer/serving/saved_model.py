@@ -17,7 +17,6 @@ from keras_transformer.paths import check_replaceable
 from keras_transformer.serving.search_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.special_tokens import END_TOKEN_ID
-from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import jit
 from keras_transformer.weights import check_finite_model
@@ -32,7 +31,6 @@ ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 def export_saved_model(translator, path, overwrite: bool = False):
     """Writes what `Translator.export_saved_model` describes."""
     path = os.fsdecode(path)
-    check_is_tensorflow("A SavedModel")
     for character in PATTERN_CHARACTERS:
         if character in os.path.realpath(path):
             raise ValueError(

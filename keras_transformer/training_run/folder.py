@@ -10,7 +10,7 @@ from keras_transformer.atomic import write_file
 from keras_transformer.lock import lock
 from keras_transformer.paths import check_absent
 from keras_transformer.paths import check_folder_to_write
-from keras_transformer.text import Tokenizer
+from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.translator import Translator
 from keras_transformer.version import __version__

@@ -14,6 +14,7 @@ from hypothesis import strategies
 
 import keras_transformer as kt
 from keras_transformer.text import tokenizer as tokenizer_module
+from keras_transformer.text import vocabulary
 
 KINDS = [
     pytest.param((model_type, byte_fallback), id=f"{model_type}{suffix}")
@@ -655,17 +656,17 @@ def test_empty_file_is_an_error(tmp_path):
 
 
 def test_a_sample_of_many_lines_is_the_same_each_time(lines, monkeypatch):
-    monkeypatch.setattr(tokenizer_module, "MAX_TRAINING_LINES", len(lines) // 2)
+    monkeypatch.setattr(vocabulary, "MAX_TRAINING_LINES", len(lines) // 2)
     models = set()
     for seed in (1, 2):
         keras.utils.set_random_seed(seed)
         models.add(kt.Tokenizer.train(lines, 300, verbose=0).model)
     assert len(models) == 1
     numbers = [str(number) for number in range(1000)]
-    kept, count = tokenizer_module._sampled(iter(numbers), 100)
+    kept, count = vocabulary._sampled(iter(numbers), 100)
     assert (len(kept), len(set(kept)), count) == (100, 100, 1000)
     assert 400 < np.mean([*map(int, kept)]) < 600
-    assert tokenizer_module._sampled(numbers, 1000) == (numbers, 1000)
+    assert vocabulary._sampled(numbers, 1000) == (numbers, 1000)
 
 
 @pytest.mark.parametrize("error", [EOFError, KeyboardInterrupt, RuntimeError])
