@@ -1,13 +1,11 @@
 """Scores equal sacreBLEU's own."""
 
-import doctest
 import urllib.error
 
 import pytest
 import sacrebleu
 
 import keras_transformer as kt
-from keras_transformer import bleu
 
 REFERENCES = [
     "Die Katze sitzt auf der Matte.",
@@ -103,8 +101,3 @@ def test_nothing_to_score_is_an_error():
 
 def test_scores_are_equal_where_their_values_are():
     assert kt.CorpusScores(1.0, 2.0, "s") == kt.CorpusScores(1.0, 2.0, "s")
-
-
-def test_examples():
-    results = doctest.testmod(bleu)
-    assert results.attempted and not results.failed

@@ -1,7 +1,6 @@
 """BLEU in the logs of `fit`."""
 
 import csv
-import doctest
 import math
 
 import keras
@@ -214,9 +213,3 @@ def test_another_model_is_refused(translator, tokenizer):
     )
     with pytest.raises(ValueError, match="the model that `fit` trains"):
         fit(translator, kt.BleuCallback(other, LINES, LINES))
-
-
-def test_examples():
-    results = doctest.testmod(bleu_callback)
-    assert results.attempted
-    assert not results.failed

@@ -1,7 +1,6 @@
 """Strings in, strings out; and the folder that keeps a translator."""
 
 import dataclasses
-import doctest
 import errno
 import functools
 import hashlib
@@ -1355,8 +1354,3 @@ def test_tokenizer_of_another_size_is_refused(saved, target_tokenizer):
     replace_file(path, target_tokenizer.model)
     with pytest.raises(ValueError, match="must have the vocabularies of"):
         kt.Translator.load(saved)
-
-
-def test_examples():
-    results = doctest.testmod(translator_module)
-    assert results.attempted and not results.failed

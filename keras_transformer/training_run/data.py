@@ -11,7 +11,7 @@ from keras_transformer.lines import line_pairs
 from keras_transformer.lines import read_lines
 from keras_transformer.paths import check_file
 from keras_transformer.paths import fingerprint
-from keras_transformer.text.dataset import Corpus
+from keras_transformer.text.corpus import Corpus
 from keras_transformer.text.dataset import read_corpus
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.options import TrainingOptions

@@ -1,8 +1,6 @@
 """Checkpoints of plain `fit`: what goes on from one ends as if it had not."""
 
-import doctest
 import errno
-import importlib
 import os
 import resource
 import stat
@@ -374,15 +372,6 @@ def test_a_checkpoint_that_does_not_fit_leaves_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert raised.value.errno == errno.EFBIG
     assert not any(tmp_path.iterdir())
-
-
-def test_examples(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    module = importlib.import_module(kt.Checkpoint.__module__)
-    results = doctest.testmod(
-        module, extraglobs={"keras": keras, "keras_transformer": kt}
-    )
-    assert results.attempted and not results.failed
 
 
 def test_a_weight_may_be_a_number(tmp_path):

@@ -6,6 +6,8 @@ import importlib
 import keras
 import pytest
 
+import keras_transformer
+
 from .layers import PUBLIC
 
 
@@ -26,8 +28,12 @@ def core_modules():
     return sorted(found)
 
 
-# And one that needs no backend, which nothing in the core imports.
-MODULES = [*core_modules(), "keras_transformer.batches"]
+# And those that work without tensorflow, which nothing in the core imports.
+MODULES = [
+    *core_modules(),
+    "keras_transformer.batches",
+    "keras_transformer.checkpoint",
+]
 
 
 def examples_of(thing):
@@ -41,9 +47,11 @@ def test_modules_of_the_core_are_found():
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_of_module(name):
+def test_examples_of_module(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     results = doctest.testmod(
-        importlib.import_module(name), extraglobs={"keras": keras}
+        importlib.import_module(name),
+        extraglobs={"keras": keras, "keras_transformer": keras_transformer},
     )
     assert results.failed == 0
 

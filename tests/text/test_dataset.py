@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import doctest
 import re
 import tracemalloc
 
@@ -15,7 +14,7 @@ from hypothesis import strategies
 
 import keras_transformer as kt
 from keras_transformer.text import dataset as dataset_module
-from keras_transformer.text.dataset import length_buckets
+from keras_transformer.text.corpus import length_buckets
 
 START, END = kt.Tokenizer.start_token_id, kt.Tokenizer.end_token_id
 TOKENS_PER_BATCH = 512
@@ -620,8 +619,3 @@ def test_transformer_fits_for_an_epoch(make, tokenizer, english, german):
     before = model.evaluate(dataset, verbose=0, return_dict=True)
     history = model.fit(dataset, validation_data=dataset, epochs=1, verbose=0)
     assert history.history["val_loss"][0] < before["loss"]
-
-
-def test_examples():
-    results = doctest.testmod(dataset_module)
-    assert results.attempted and not results.failed

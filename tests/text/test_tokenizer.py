@@ -1,6 +1,5 @@
 """Vocabularies: learned, the same in Python and in graphs, saved, refused."""
 
-import doctest
 import io
 import re
 
@@ -13,7 +12,6 @@ import tensorflow as tf
 from hypothesis import strategies
 
 import keras_transformer as kt
-from keras_transformer.text import tokenizer as tokenizer_module
 from keras_transformer.text import vocabulary
 
 KINDS = [
@@ -733,8 +731,3 @@ def test_error_in_the_text_is_what_the_user_sees(tmp_path):
 def test_training_is_silent_without_verbose(lines, capfd):
     kt.Tokenizer.train(lines, vocabulary_size=300, verbose=0)
     assert capfd.readouterr() == ("", "")
-
-
-def test_examples():
-    results = doctest.testmod(tokenizer_module)
-    assert results.attempted and not results.failed
