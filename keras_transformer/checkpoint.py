@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 
+import keras
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -16,6 +17,7 @@ from keras import ops
 
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
 from keras_transformer.paths import check_local
 from keras_transformer.tensorflow_only.devices import strategy_scope
@@ -308,6 +310,7 @@ def _prepare(model):
 
     On JAX it also brings those that `fit` holds back into the model.
     """
+    check_kind("model", model, keras.Model)
     if not (model.built and model.compiled):
         raise ValueError(
             "`model` must be built and compiled. Received: "

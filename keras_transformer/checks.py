@@ -61,6 +61,16 @@ def check_positive_number(**values: float):
             )
 
 
+def check_not_less(least: float, **values: float):
+    """Raises unless every named value is a finite number of at least that."""
+    check_finite(**values)
+    for name, number in values.items():
+        if number < least:
+            raise ValueError(
+                f"`{name}` must be at least {least}. Received: {name}={number}."
+            )
+
+
 def check_finite(**values: float):
     """Raises unless every named value is a finite number."""
     for name, number in values.items():
@@ -220,9 +230,10 @@ def check_ids_in_range(name: str, ids, vocabulary_size: int):
 def check_kind(name: str, value, kind: type):
     """Raises `TypeError` unless a value is of a class."""
     if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise TypeError(
-            f"`{name}` must be a {kind.__name__}. Received: {name} of type "
-            f"{type(value).__name__}."
+            f"`{name}` must be {article} {kind.__name__}. Received: {name} of "
+            f"type {type(value).__name__}."
         )
 
 
@@ -233,7 +244,7 @@ def check_texts(name: str, texts) -> list[str]:
             f"`{name}` must be a sequence of strings. Received: one string. "
             "Write `[text]`; what is returned is a sequence too."
         )
-    if not is_ordered(texts):
+    if isinstance(texts, bytes) or not is_ordered(texts):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: {name} of type "
             f"{type(texts).__name__}."
@@ -241,9 +252,14 @@ def check_texts(name: str, texts) -> list[str]:
     texts = list(texts)
     for text in texts:
         if not isinstance(text, str):
+            advice = ""
+            if isinstance(text, bytes):
+                advice = " Decode it: `text.decode()`."
+            elif hasattr(text, "numpy"):
+                advice = " Decode it: `text.numpy().decode()`."
             raise TypeError(
                 f"`{name}` must be a sequence of strings. Received: {text!r} "
-                f"of type {type(text).__name__}."
+                f"of type {type(text).__name__}.{advice}"
             )
     return texts
 

@@ -167,8 +167,8 @@ class DecoderLayer(Layer):
         inputs_mask=None,
     ):
         padding_mask = first_given(padding_mask, inputs_mask)
-        check_padding_mask("padding_mask", padding_mask)
-        check_padding_mask("encoded_mask", encoded_mask)
+        check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
+        check_padding_mask("encoded_mask", encoded_mask, encoded.shape[:2])
         x = inputs
         # 1. Self-attention over the target so far.
         y = self.self_attention_add_norm.before(x)

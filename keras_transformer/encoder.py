@@ -143,7 +143,7 @@ class EncoderLayer(Layer):
         inputs_mask=None,
     ):
         padding_mask = first_given(padding_mask, inputs_mask, mask)
-        check_padding_mask("padding_mask", padding_mask)
+        check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         x = inputs
         y = self.self_attention_add_norm.before(x)
         # A mask given by name keeps Keras from joining that of the tensor.

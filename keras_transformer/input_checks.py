@@ -2,10 +2,12 @@
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
 from keras_transformer.lengths import check_length
+from keras_transformer.slices import is_integer_tensor
 
 # Training data that can be checked without using it up. Only a dictionary is
 # right; the others are refused by name.
@@ -77,6 +79,19 @@ def check_keys(name, inputs):
         raise TypeError(f"{message}type {type(inputs).__name__}.")
     if not {"source_ids", "target_ids"} <= set(inputs):
         raise ValueError(f"{message}keys {sorted(inputs)}.")
+
+
+def as_ids(name, x):
+    """Casts ids to int32, before Keras rounds them to half precision.
+
+    Raises:
+        TypeError: If an array holds fractions.
+    """
+    if is_integer_tensor(x):
+        return x
+    if isinstance(x, (np.ndarray, list)) and np.any(np.mod(x, 1) != 0):
+        raise TypeError(f"`{name}` must hold integers. Received: fractions.")
+    return ops.cast(x, "int32")
 
 
 def check_pairs(inputs):

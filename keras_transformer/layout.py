@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.checks import check_kind
+
 
 def layout_map(
     device_mesh: keras.distribution.DeviceMesh, axis: str = "model"
@@ -32,6 +34,7 @@ def layout_map(
     >>> len(layout_map(mesh))
     7
     """
+    check_kind("device_mesh", device_mesh, keras.distribution.DeviceMesh)
     if axis not in device_mesh.axis_names:
         raise ValueError(
             "`axis` must be one of `device_mesh`. Received: axis="

@@ -42,8 +42,7 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
     masks = [] if causal is None else [causal]
     for name, mask in padding_masks.items():
         if mask is not None:
-            check_padding_mask(name, mask)
-            check_sizes(name, mask.shape, (sizes[0], sizes[2]))
+            check_padding_mask(name, mask, (sizes[0], sizes[2]))
             masks.append(ops.expand_dims(ops.cast(mask, "bool"), 1))
     if attention_mask is not None:
         check_axes(
@@ -68,7 +67,8 @@ def first_given(*masks):
     return next((mask for mask in masks if mask is not None), None)
 
 
-def check_padding_mask(name, mask):
-    """Raises unless the mask is `None` or of shape `(B, S)`."""
+def check_padding_mask(name, mask, sizes):
+    """Raises unless the mask is `None` or of shape `(B, S)`, the sizes."""
     if mask is not None:
         check_axes(name, mask, (2,), "(B, S)")
+        check_sizes(name, mask.shape, sizes)

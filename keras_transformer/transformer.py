@@ -19,6 +19,7 @@ from keras_transformer.encoder import Encoder
 from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
+from keras_transformer.input_checks import as_ids
 from keras_transformer.input_checks import check_keys
 from keras_transformer.input_checks import check_no_class_weight
 from keras_transformer.input_checks import check_pairs
@@ -35,7 +36,6 @@ from keras_transformer.product import offered_products
 from keras_transformer.rows import split_rows
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import search_or_greedy
-from keras_transformer.slices import is_integer_tensor
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -348,11 +348,9 @@ class Transformer(Freezable, keras.Model):
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
-            # Before Keras rounds what are no integers to half precision.
             inputs = {
-                name: ops.cast(x, "int32")
+                name: as_ids(name, x)
                 if name in ("source_ids", "target_ids")
-                and not is_integer_tensor(x)
                 else x
                 for name, x in inputs.items()
             }

@@ -339,6 +339,7 @@ class Translator:
         """
         check_describable(self.model)
         check_registered(model=self.model, search=self.search)
+        self._check_tokenizers()
         weights = named_weights(self.model)
         check_finite_weights(weights.items())
         tokenizers = {"tokenizer": self.tokenizer.model}
@@ -415,6 +416,7 @@ class Translator:
                 not read a folder of that name.
         """
         check_is_tensorflow("A SavedModel")
+        self._check_tokenizers()
         from keras_transformer.serving.saved_model import export_saved_model
 
         export_saved_model(self, path, overwrite=overwrite)
@@ -494,6 +496,7 @@ class Translator:
                 LoRA or an activation that is not registered.
         """
         check_is_tensorflow("A LiteRT file")
+        self._check_tokenizers()
         from keras_transformer.serving.litert import export_litert
 
         export_litert(
@@ -558,9 +561,22 @@ class Translator:
         >>> results = engine.translate_batch(pieces, beam_size=4)
         >>> translations = [target.decode(one.hypotheses[0]) for one in results]
         """
+        self._check_tokenizers()
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 
         export_ctranslate2(self, folder, overwrite=overwrite)
+
+    def _check_tokenizers(self):
+        """Raises `ValueError` for a subclass, of which files keep nothing."""
+        for name in ("tokenizer", "target_tokenizer"):
+            kind = type(getattr(self, name))
+            if kind is not Tokenizer:
+                raise ValueError(
+                    f"`{name}` must be a Tokenizer itself, to be saved or "
+                    "exported: its SentencePiece model is all that is "
+                    f"written. Received: a {kind.__name__}. Change text before "
+                    "it is translated."
+                )
 
     def _prefixes(self, target_prefix, rows, max_length):
         """The tokens of each prefix, or `None`."""

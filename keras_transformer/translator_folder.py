@@ -21,7 +21,13 @@ from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import fingerprint
 
 DESCRIPTION = "translator.json"
+TRAINING = "training"  # the folder of the training it is from
 FORMAT = 1
+# By a file in them, folders that are no translator's.
+EXPORTS = {
+    "saved_model.pb": "SavedModel",
+    "model.bin": "CTranslate2 model",
+}
 ROLES = ("weights", "tokenizer", "target_tokenizer")
 # What a save writes, and what a killed one leaves unfinished.
 FILE = r"(model|tokenizer|source|target)-[0-9a-f]{16}\.(safetensors|model)"
@@ -44,7 +50,7 @@ def write_folder(path, weights, tokenizers, description, overwrite):
         OSError: If nothing may be written there, or a file is.
     """
     check_folder_to_write(path)
-    check_absent(path, overwrite)
+    check_free(path, overwrite)
     version = secrets.token_hex(8)  # so long that nobody else's file has one
     names = {
         "weights": f"model-{version}.safetensors",
@@ -70,7 +76,7 @@ def write_folder(path, weights, tokenizers, description, overwrite):
     }
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
     with _one_at_a_time(path):
-        check_absent(path, overwrite)  # by another, in the meantime
+        check_free(path, overwrite)  # by another, in the meantime
         try:
             for name, content in contents.items():
                 write_file(os.path.join(path, name), content)
@@ -115,6 +121,23 @@ def read_folder(path):
         return read_folder(path)  # saved anew in the meantime
 
 
+def check_free(path, overwrite: bool):
+    """Raises `FileExistsError` unless a translator may be written there.
+
+    Args:
+        path: The folder.
+        overwrite: Whether a translator, or a training, may be replaced.
+    """
+    names = os.listdir(path) if os.path.isdir(path) else []
+    is_ours = DESCRIPTION in names or TRAINING in names
+    if not is_ours and not all(map(WRITTEN.fullmatch, names)):
+        raise FileExistsError(
+            f"{os.fspath(path)!r} holds something else than a translator, and "
+            "nothing in it was touched. Choose another folder."
+        )
+    check_absent(path, overwrite)
+
+
 def _read_files(path, description):
     names, digests = description["files"], description["sha256"]
     paths = {role: os.path.join(path, names[role]) for role in ROLES}
@@ -151,14 +174,26 @@ def _read_description(path):
                 " `Translator(keras.saving.load_model(path), tokenizer)` makes "
                 "a translator of a model."
             )
+        if is_file and str(path).endswith(".tflite"):
+            advice = (
+                " A LiteRT file translates and is evaluated, and no more: this "
+                "needs the translator that it was exported from."
+            )
         raise FileNotFoundError(f"No such folder: {path!r}{is_file}.{advice}")
     try:
         with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
             description = json.load(file)
     except FileNotFoundError:
+        advice = ""
+        for file, kind in EXPORTS.items():
+            if os.path.exists(os.path.join(path, file)):
+                advice = (
+                    f" It is a {kind}: name the translator that it was "
+                    "exported from."
+                )
         raise ValueError(
             f"The folder must hold a translator. Received: {path!r}, which has "
-            f"no {DESCRIPTION}."
+            f"no {DESCRIPTION}.{advice}"
         ) from None
     except ValueError as error:  # no UTF-8, or no JSON
         raise ValueError(

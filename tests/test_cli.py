@@ -696,6 +696,19 @@ def test_what_is_typed_is_translated_line_by_line(
     assert result.errors == errors
 
 
+def test_what_is_read_is_not_replaced(trained, text):
+    source, target = text
+    before = [path.read_bytes() for path in text]
+    for command in (
+        ("translate", trained.folder, "-i", source, "-o", source),
+        ("evaluate", trained.folder, source, target, "-o", target),
+    ):
+        result = run(*command, "--overwrite")
+        message = "`--output` must be another file than what is read. .*"
+        assert_is_one_line(result, message)
+    assert before == [path.read_bytes() for path in text]
+
+
 def test_only_what_is_piped_in_comes_line_by_line(trained):
     result = run("translate", trained.folder, "the cat", "--line-by-line")
     message = "`--line-by-line` needs lines that are piped in. Received: .*"

@@ -583,11 +583,25 @@ def test_resume_needs_a_training(text, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_of_something_else_is_left_alone(text, tmp_path):
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_something_else_is_left_alone(text, tmp_path, overwrite):
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(FileExistsError, match="exists already, and nothing"):
-        train(tmp_path, text)
+    message = "holds something else than a translator, and nothing"
+    with pytest.raises(FileExistsError, match=message):
+        train(tmp_path, text, overwrite=overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_loss_above_that_of_guessing_is_told(text, tmp_path):
+    run = train(tmp_path / "run", text, {"learning_rate": 1e-9})
+    vocabulary_size = run.fitting.translator.model.vocabulary_size
+    for loss, told in (
+        (np.log(vocabulary_size) - 0.1, False),
+        (np.log(vocabulary_size) + 0.1, True),
+        (np.inf, True),
+    ):
+        run.history.rows[-1]["loss"] = loss
+        assert ("lower --learning-rate" in run.warning()) == told
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

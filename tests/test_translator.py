@@ -219,6 +219,17 @@ def test_what_is_no_string_is_refused(translator, texts):
         translator(texts)
 
 
+def test_bytes_are_to_be_decoded(translator):
+    with pytest.raises(TypeError, match="`texts` must be .* of type bytes.$"):
+        translator(b"the cat")
+    for text, advice in (
+        (b"the cat", r"Decode it: `text.decode\(\)`"),
+        (tf.constant("the cat"), r"Decode it: `text.numpy\(\).decode\(\)`"),
+    ):
+        with pytest.raises(TypeError, match=advice):
+            translator([text])
+
+
 def test_scores_are_log_probabilities_of_the_translations(translator):
     translations, scores = translator(TEXTS, return_scores=True)
     assert scores.dtype == np.float32 and scores.shape == (len(TEXTS),)
@@ -1014,16 +1025,57 @@ def test_save_into_an_empty_folder(translator, tmp_path):
     assert_same(kt.Translator.load(tmp_path), translator)
 
 
-@pytest.mark.parametrize("name", ["translator.json", "notes.txt", "more/file"])
-def test_save_touches_no_folder_that_is_not_empty(translator, tmp_path, name):
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("precious")
+def test_save_replaces_only_what_it_is_told_to(translator, tmp_path):
+    (tmp_path / "translator.json").write_text("precious")
     before = contents(tmp_path)
     message = "exists already, and nothing in it was touched.*overwrite=True"
     with pytest.raises(FileExistsError, match=message):
         translator.save(tmp_path)
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["notes.txt", "more/file"])
+def test_save_touches_no_folder_of_something_else(
+    translator, tmp_path, name, overwrite
+):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("precious")
+    # Of a name that a translator has too.
+    (tmp_path / "model-0123456789abcdef.safetensors").write_text("precious")
+    before = contents(tmp_path)
+    message = "holds something else than a translator, and nothing in it was"
+    with pytest.raises(FileExistsError, match=message):
+        translator.save(tmp_path, overwrite=overwrite)
+    assert contents(tmp_path) == before
+
+
+def test_save_replaces_what_a_killed_save_has_left(translator, tmp_path):
+    (tmp_path / "model-0123456789abcdef.safetensors").write_text("half")
+    with pytest.raises(FileExistsError, match="exists already, and nothing"):
+        translator.save(tmp_path)
+    translator.save(tmp_path, overwrite=True)
+    assert_same(kt.Translator.load(tmp_path), translator)
+    assert "model-0123456789abcdef.safetensors" not in contents(tmp_path)
+
+
+def test_a_tokenizer_of_another_class_is_not_written(translator, tmp_path):
+    class Lowercasing(kt.Tokenizer):
+        def encode(self, texts):
+            return super().encode([text.lower() for text in texts])
+
+    tokenizer = Lowercasing(translator.tokenizer.model)
+    other = kt.Translator(translator.model, tokenizer)
+    assert other(["THE CAT"]) == translator(["the cat"])
+    message = "`tokenizer` must be a Tokenizer itself.*Received: a Lowercasing"
+    for write in (
+        *(other.save, other.export_saved_model, other.export_litert),
+        other.export_ctranslate2,
+    ):
+        with pytest.raises(ValueError, match=message):
+            write(tmp_path / "written")
+    assert not any(tmp_path.iterdir())
 
 
 def test_save_touches_no_file(translator, tmp_path):
@@ -1189,6 +1241,7 @@ def test_file_is_no_folder(tmp_path):
     for name, message in (
         ("file", "No such folder: .* is a file.$"),
         ("model.keras", r"is a file. `Translator\(keras.saving.load_model"),
+        ("model.tflite", "is a file. A LiteRT file translates and is evalu"),
     ):
         (tmp_path / name).touch()
         with pytest.raises(FileNotFoundError, match=message):
@@ -1197,7 +1250,10 @@ def test_file_is_no_folder(tmp_path):
 
 def test_folder_that_holds_no_translator(tmp_path):
     message = "must hold a translator. Received: .*has no translator.json"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{message}.$"):
+        kt.Translator.load(tmp_path)
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(ValueError, match=f"{message}. It is a SavedModel"):
         kt.Translator.load(tmp_path)
 
 

@@ -51,7 +51,7 @@ def align(
         from keras_transformer.alignment import check_picture
 
         check_picture(picture)
-    check_output("--picture", picture, overwrite)
+    check_output("--picture", picture, overwrite, [source, target])
     sources, translations = read_pairs(source, target)
     if picture and not sources[0].strip():
         raise ValueError(

@@ -13,16 +13,23 @@ LINES_AT_ONCE = 2000
 STANDARD_INPUT = "standard input"
 
 
-def check_output(option, path, overwrite):
+def check_output(option, path, overwrite, inputs=()):
     """Raises if a file may not be written, or if there is none to overwrite.
 
     Args:
         option: Its name, as it is typed.
         path: The file, `None` where there is none.
         overwrite: Whether `--overwrite` is given.
+        inputs: Files that are read, which it must not replace; or `None`.
     """
     if path:
         check_file_to_write(path, overwrite)
+        for read in filter(None, inputs):
+            if path.is_file() and read.exists() and path.samefile(read):
+                raise ValueError(
+                    f"`{option}` must be another file than what is read. "
+                    f"Received: {path} for both."
+                )
     elif overwrite:
         refuse(["overwrite"], f"`{option}`", "none")
 

@@ -108,7 +108,7 @@ def train(
     if not run.distribution.is_chief:
         return  # the first process has the folder
     print(
-        f"{run.state()} Try it with:\n"
+        f"{run.state()}\n{run.warning()}Try it with:\n"
         f"  keras-transformer translate {shlex.quote(run.options.output)} "
         "'A sentence.'",
         file=sys.stderr,

@@ -42,7 +42,10 @@ def translate(
         Path | None, typer.Option("--output", "-o", help="File to write.")
     ] = None,
     min_length: Annotated[
-        int, typer.Option(help="Fewest tokens of a translation.")
+        int,
+        typer.Option(
+            help="Fewest tokens of a translation, as far as --max-length goes."
+        ),
     ] = 0,
     max_length: Annotated[
         int | None,
@@ -116,7 +119,7 @@ def translate(
     )
     refuse_of_the_other(folder, of_folder | search_options, workers)
     _check_one_of_each(texts, input, target_prefix, target_prefixes)
-    check_output("--output", output, overwrite)
+    check_output("--output", output, overwrite, [input, target_prefixes])
     is_piped = not (input or texts)
     if line_by_line and not is_piped:
         refuse(

@@ -3,6 +3,9 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_kind
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
 from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 
@@ -16,7 +19,16 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     first device alone: it takes them for the sum over all devices, which
     `Adam` of this library makes later.
 
-    Takes the arguments of `keras.optimizers.LossScaleOptimizer`.
+    Args:
+        inner_optimizer: What updates the weights, such as `Adam`.
+        initial_scale: Factor on the loss at first.
+        dynamic_growth_steps: Updates without overflow after which the factor
+            doubles.
+        **kwargs: As of `keras.optimizers.LossScaleOptimizer`.
+
+    Raises:
+        TypeError: If `inner_optimizer` is no optimizer.
+        ValueError: If a number is not positive.
 
     Example:
     >>> from keras_transformer import Adam
@@ -24,6 +36,25 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
     >>> float(optimizer.initial_scale)
     32768.0
     """
+
+    def __init__(
+        self,
+        inner_optimizer,
+        initial_scale: float = 2.0**15,
+        dynamic_growth_steps: int = 2000,
+        **kwargs,
+    ):
+        check_kind(
+            "inner_optimizer", inner_optimizer, keras.optimizers.Optimizer
+        )
+        check_positive_number(initial_scale=initial_scale)
+        check_positive(dynamic_growth_steps=dynamic_growth_steps)
+        super().__init__(
+            inner_optimizer,
+            initial_scale=initial_scale,
+            dynamic_growth_steps=dynamic_growth_steps,
+            **kwargs,
+        )
 
     def check_finite(self, grads):
         finite = super().check_finite(grads)

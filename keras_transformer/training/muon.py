@@ -4,6 +4,7 @@ import math
 
 import keras
 
+from keras_transformer.checks import check_texts
 from keras_transformer.tensorflow_only.adam import adam_constants
 from keras_transformer.training.updates import Updates
 
@@ -63,11 +64,8 @@ class Muon(Updates, keras.optimizers.Muon):
         exclude_layers=("output_projection",),
         **kwargs,
     ):
-        if isinstance(exclude_layers, str):  # a list of its letters to Keras
-            raise TypeError(
-                "`exclude_layers` must be a list of patterns. Received: "
-                f"exclude_layers={exclude_layers!r}."
-            )
+        if exclude_layers is not None:  # of a string Keras would take letters
+            exclude_layers = check_texts("exclude_layers", exclude_layers)
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -76,7 +74,7 @@ class Muon(Updates, keras.optimizers.Muon):
             adam_weight_decay=adam_weight_decay,
             adam_lr_ratio=adam_lr_ratio,
             epsilon=epsilon,
-            exclude_layers=list(exclude_layers or ()),
+            exclude_layers=exclude_layers or [],
             **kwargs,
         )
 

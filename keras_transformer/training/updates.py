@@ -1,14 +1,26 @@
 """How the optimizers here differ from those of Keras."""
 
+import numbers
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.checks import check_not_less
+from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_number
+from keras_transformer.checks import check_share
 from keras_transformer.tensorflow_only.adam import summed_rows
 from keras_transformer.tensorflow_only.adam import update_by_adam
 from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.devices import update_on_devices
+
+# What options of Keras's optimizers may be, which checks few of them.
+WHOLE = ("gradient_accumulation_steps", "ema_overwrite_frequency", "ns_steps")
+POSITIVE = ("clipnorm", "global_clipnorm", "clipvalue", "adam_lr_ratio")
+SHARES = ("beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "momentum")
+NOT_NEGATIVE = ("epsilon", "weight_decay", "adam_weight_decay")
 
 
 class Updates:
@@ -34,6 +46,18 @@ class Updates:
     A class has three methods for it: `_moments` and `_decay_of` of a weight,
     and `_constants` of an update by Adam.
     """
+
+    def __init__(self, learning_rate, **options):
+        given = {
+            name: value for name, value in options.items() if value is not None
+        }
+        if isinstance(learning_rate, numbers.Number):
+            check_not_less(0, learning_rate=learning_rate)
+        check_positive(**_chosen(given, WHOLE))
+        check_positive_number(**_chosen(given, POSITIVE))
+        check_share(**_chosen(given, SHARES))
+        check_not_less(0, **_chosen(given, NOT_NEGATIVE))
+        super().__init__(learning_rate, **options)
 
     def build(self, variables):
         for variable in variables:
@@ -139,3 +163,7 @@ class Updates:
         )
         if not done:
             self.update_step(gradient, variable, learning_rate)
+
+
+def _chosen(options, names):
+    return {name: options[name] for name in names if name in options}

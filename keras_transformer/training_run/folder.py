@@ -8,11 +8,12 @@ import sys
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.lock import lock
-from keras_transformer.paths import check_absent
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.translator import Translator
+from keras_transformer.translator_folder import TRAINING
+from keras_transformer.translator_folder import check_free
 from keras_transformer.version import __version__
 
 LOCK = "lock"
@@ -55,7 +56,7 @@ class RunFolder:
 
     def path(self, *names: str) -> str:
         """A path in `training`."""
-        return os.path.join(self.output, "training", *names)
+        return os.path.join(self.output, TRAINING, *names)
 
     def has_training(self) -> bool:
         """Whether a training has begun here."""
@@ -112,11 +113,11 @@ class RunFolder:
             )
         self.check_writable()
         try:
-            check_absent(self.output, overwrite)
+            check_free(self.output, overwrite)
         except FileExistsError:
             # Of a process that ended before there was anything to lose.
             is_lossless = began and not self.has_progress()
-            if not is_lossless or os.listdir(self.output) != ["training"]:
+            if not is_lossless or os.listdir(self.output) != [TRAINING]:
                 raise
 
     def check_writable(self):

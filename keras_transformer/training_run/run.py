@@ -160,6 +160,19 @@ class TrainingRun:
             return f"{translator} was in {output}, and is gone."
         return f"{translator} is in {output}."
 
+    def warning(self) -> str:
+        """Says if the last epoch has a loss above that of guessing."""
+        if self.history is None or not self.history.rows:
+            return ""
+        guessing = math.log(self.fitting.translator.model.vocabulary_size)
+        if self.history.rows[-1]["loss"] <= guessing:
+            return ""
+        return (
+            f"Its loss is above {guessing:.1f}, that of guessing each token. "
+            "If it has risen, train anew with a lower --learning-rate, more "
+            "--warmup-steps, or --clip-norm.\n"
+        )
+
     def _open(self, stack, files, weights, resume, overwrite):
         """Gives whether a training goes on, and its `Start`.
 

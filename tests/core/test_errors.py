@@ -463,6 +463,19 @@ def test_inputs_have_three_axes(shape):
             layer(zeros(*shape), *others)
 
 
+def test_masks_that_do_not_fit_have_the_names_they_were_given():
+    x, mask = zeros(B, S, D), np.ones((B, S - 1), bool)
+    for layer, name, *others in (
+        (kt.EncoderLayer(**LAYER), "padding_mask"),
+        (kt.Encoder(**STACK), "padding_mask"),
+        (kt.DecoderLayer(**LAYER), "padding_mask", x),
+        (kt.Decoder(**STACK), "encoded_mask", x),
+    ):
+        message = f"`{name}` must have shape {(B, S)}. Received: {name}.shape="
+        with raises(ValueError, message):
+            layer(x, *others, **{name: mask})
+
+
 def test_values_and_masks_must_fit():
     layer, x = kt.MultiHeadAttention(N, D), zeros(B, S, D)
     with raises(ValueError, "`value` must have shape (B, S, D). Received: val"):
@@ -479,6 +492,14 @@ def test_values_and_masks_must_fit():
         message = f"`attention_mask` must have shape {sizes}. Received: att"
         with raises(ValueError, message):
             layer(x, x, attention_mask=np.ones(shape, bool))
+
+
+def test_ids_must_be_whole_numbers():
+    model = make_model()
+    whole = {name: ids.astype("float32") for name, ids in IDS.items()}
+    model(whole)  # as Keras makes of some datasets
+    with raises(TypeError, "`source_ids` must hold integers. Received: fra"):
+        model({**whole, "source_ids": whole["source_ids"] + 0.5})
 
 
 def test_sides_must_have_as_many_rows():

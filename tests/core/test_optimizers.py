@@ -243,9 +243,48 @@ def test_defaults_are_those_of_section_5_3_and_are_saved():
     assert optimizer.weight_decay == 0.3
 
 
-def test_patterns_of_muon_are_a_list():
-    with pytest.raises(TypeError, match="`exclude_layers` must be a list of"):
-        kt.Muon(0.1, exclude_layers="output_projection")
+@pytest.mark.parametrize("patterns", ["output_projection", 3])
+def test_patterns_of_muon_are_a_list(patterns):
+    with pytest.raises(TypeError, match="`exclude_layers` must be a sequence"):
+        kt.Muon(0.1, exclude_layers=patterns)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clipnorm": -1.0}, "`clipnorm` must be greater than 0"),
+        ({"clipvalue": "1"}, "`clipvalue` must be a number"),
+        ({"weight_decay": -1}, "`weight_decay` must be at least 0"),
+        ({"weight_decay": np.nan}, "`weight_decay` must be finite"),
+        ({"epsilon": -1e-9}, "`epsilon` must be at least 0"),
+        (
+            {"gradient_accumulation_steps": 0},
+            "`gradient_accumulation_steps` must be at least 1",
+        ),
+        ({"learning_rate": np.nan}, "`learning_rate` must be finite"),
+    ],
+)
+@each_optimizer
+def test_options_out_of_range_are_named(make, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(**{"learning_rate": 0.1, **options})
+
+
+def test_shares_out_of_range_are_named():
+    with pytest.raises(ValueError, match=r"`beta_1` must be in \[0, 1\)"):
+        kt.Adam(0.1, beta_1=2)
+    with pytest.raises(ValueError, match=r"`adam_beta_2` must be in \[0, 1\)"):
+        kt.Muon(0.1, adam_beta_2=1)
+    with pytest.raises(ValueError, match="`adam_lr_ratio` must be greater"):
+        kt.Muon(0.1, adam_lr_ratio=0)
+
+
+def test_scale_of_the_loss_is_positive():
+    with pytest.raises(TypeError, match="`inner_optimizer` must be an Optim"):
+        kt.LossScaleOptimizer("adam")
+    for options in ({"initial_scale": -1}, {"dynamic_growth_steps": 0}):
+        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must"):
+            kt.LossScaleOptimizer(kt.Adam(0.1), **options)
 
 
 @each_optimizer

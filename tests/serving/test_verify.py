@@ -454,6 +454,7 @@ def test_command_compares_several_exports(small, tmp_path, monkeypatch):
     assert result.output.count("differs first in line 2") == 2
     assert "Katze [b]  (-inf nats)" in result.output
 
+    assert result.output.count("no: lines") == 2
     first, second = json.loads(report.read_text())
     assert first == second
     assert not first["passed"]
