@@ -127,7 +127,8 @@ class Transformer(Freezable, keras.Model):
         training: Whether dropout is on.
 
     Returns:
-        Logits of shape `(B, T, V)`.
+        Logits of shape `(B, T, V)`. JAX gives NaN for ids that are not in the
+        vocabulary, which `fit`, `generate` and `score` refuse.
 
     Raises:
         TypeError: If a size or token is not an integer, or a share not a
