@@ -1,15 +1,13 @@
 """What the tokens of a translation look at in its source."""
 
-import io
-import os
 import sys
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.atomic import write_file
-from keras_transformer.extras import not_installed
+from keras_transformer.picture import check_picture
+from keras_transformer.picture import write_figure
 
 
 class Alignment(NamedTuple):
@@ -86,33 +84,7 @@ class Alignment(NamedTuple):
             fontfamily=fonts,
         )
         axes.set_xlabel("where each piece of the translation looked")
-        picture = io.BytesIO()
-        figure.savefig(picture, format=ending, dpi=120, bbox_inches="tight")
-        write_file(path, picture.getvalue())
-
-
-def check_picture(path) -> str:
-    """Returns the format of a picture, which its ending says.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
-        ValueError: If matplotlib cannot write that format.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            not_installed("A picture", "matplotlib", "plot")
-        ) from error
-    path = os.fspath(path)
-    ending = os.path.splitext(path)[1].removeprefix(".").lower() or "png"
-    formats = Figure().canvas.get_supported_filetypes()
-    if ending not in formats:
-        raise ValueError(
-            f"A picture must end in one of {', '.join(sorted(formats))}. "
-            f"Received: {path!r}."
-        )
-    return ending
+        write_figure(figure, path, ending, bbox_inches="tight")
 
 
 def _fonts_for(text) -> tuple[list[str], set[str]]:

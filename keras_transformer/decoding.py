@@ -78,6 +78,10 @@ class _Segments(NamedTuple):
     done_rows: Any
     found: Hypotheses
 
+    def go_on(self):
+        """Whether a sentence is left."""
+        return ops.greater(ops.shape(self.rows)[0], 0)
+
 
 class Decode:
     """Decodes sources with a model and a search.
@@ -208,40 +212,9 @@ class Decode:
             As `whole`.
         """
         start, advance = self.start, self.advance
-        compiled = compile_function is not None
-        if compiled:
+        is_compiled = compile_function is not None
+        if is_compiled:
             start, advance = compile_function(start), compile_function(advance)
-
-        def goes_on(*values):
-            return ops.greater(ops.shape(_Segments(*values).rows)[0], 0)
-
-        def segment(*values):
-            before = _Segments(*values)
-            count = ops.shape(before.rows)[0]
-            most_done = count - count // 2
-            if compiled:
-                most_done = ops.where(
-                    count // 2 >= FEWEST_COMPILED, most_done, count
-                )
-            position, decoding = advance(
-                before.position,
-                before.decoding,
-                ops.convert_to_tensor(most_done, dtype="int32"),
-            )
-            going = ops.logical_not(self.search.done(decoding.state))
-            going = ops.cast(going, "int32")
-            _, order = largest(going, count)  # those that go on first
-            kept = _count_for(ops.sum(going), count, compiled)
-            leaving = order[kept:]
-            found = _taken(self.search.hypotheses(decoding.state), leaving)
-            return _Segments(
-                position,
-                self._continued(decoding, order, kept, position),
-                rows=take(before.rows, order[:kept]),
-                done_rows=_joined(before.done_rows, take(before.rows, leaving)),
-                found=keras.tree.map_structure(_joined, before.found, found),
-            )
-
         batch_size = ops.shape(inputs["source_ids"])[0]
         rows = ops.arange(batch_size, dtype="int32")
         none = rows[batch_size:]
@@ -257,8 +230,10 @@ class Decode:
         found = _taken(self.search.hypotheses(decoding.state), none)
         done = _Segments(
             *ops.while_loop(
-                goes_on,
-                segment,
+                lambda *segments: _Segments(*segments).go_on(),
+                lambda *segments: self._next_segment(
+                    _Segments(*segments), advance, is_compiled
+                ),
                 _Segments(position, decoding, rows, none, found),
             )
         )
@@ -266,6 +241,33 @@ class Decode:
             ops.expand_dims(done.done_rows, 1), rows, (batch_size,)
         )
         return _taken(done.found, order)
+
+    def _next_segment(self, before, advance, is_compiled):
+        """Decodes a segment, and lets the sentences leave that are done."""
+        count = ops.shape(before.rows)[0]
+        most_done = count - count // 2
+        if is_compiled:
+            most_done = ops.where(
+                count // 2 >= FEWEST_COMPILED, most_done, count
+            )
+        position, decoding = advance(
+            before.position,
+            before.decoding,
+            ops.convert_to_tensor(most_done, dtype="int32"),
+        )
+        going = ops.logical_not(self.search.done(decoding.state))
+        going = ops.cast(going, "int32")
+        _, order = largest(going, count)  # those that go on first
+        kept = _count_for(ops.sum(going), count, is_compiled)
+        leaving = order[kept:]
+        found = _taken(self.search.hypotheses(decoding.state), leaving)
+        return _Segments(
+            position,
+            self._continued(decoding, order, kept, position),
+            rows=take(before.rows, order[:kept]),
+            done_rows=_joined(before.done_rows, take(before.rows, leaving)),
+            found=keras.tree.map_structure(_joined, before.found, found),
+        )
 
     def _continued(self, decoding, order, count, position):
         """Keeps the first sentences of an order, with room in the cache."""
@@ -348,9 +350,9 @@ class Decode:
         )
 
 
-def _count_for(going, count, compiled):
+def _count_for(going, count, is_compiled):
     """The number of sentences to which to shrink a batch of `count`."""
-    if not compiled:
+    if not is_compiled:
         return going
     halves = count // 2 ** ops.arange(16, dtype="int32")
     enough = at_most(at_least(going, FEWEST_COMPILED), count)

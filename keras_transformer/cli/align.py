@@ -48,7 +48,7 @@ def align(
       keras-transformer align runs/en-de test.en test.de --picture links.png
     """  # noqa: D301
     if picture:
-        from keras_transformer.alignment import check_picture
+        from keras_transformer.picture import check_picture
 
         check_picture(picture)
     check_output("--picture", picture, overwrite, [source, target])

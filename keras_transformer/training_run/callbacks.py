@@ -6,8 +6,8 @@ from keras_transformer.atomic import write_file
 from keras_transformer.batches import first_of
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
+from keras_transformer.picture import can_draw
 from keras_transformer.training import WeightAveraging
-from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import CHECKPOINTS

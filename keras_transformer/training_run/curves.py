@@ -1,18 +1,8 @@
 """How a training went, as a picture."""
 
-import io
 import math
 
-from keras_transformer.atomic import write_file
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is there, and runs."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        return False
-    return True
+from keras_transformer.picture import write_figure
 
 
 def draw_curves(path: str, history: list):
@@ -50,6 +40,4 @@ def draw_curves(path: str, history: list):
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_file(path, picture.getvalue())
+    write_figure(figure, path, "png")

@@ -6,6 +6,7 @@ import sys
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.extras import not_installed
+from keras_transformer.picture import can_draw
 from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import EarlyStopping
@@ -13,7 +14,6 @@ from keras_transformer.training_run.callbacks import Logs
 from keras_transformer.training_run.callbacks import OneTraining
 from keras_transformer.training_run.callbacks import Sample
 from keras_transformer.training_run.callbacks import SaveTranslator
-from keras_transformer.training_run.curves import can_draw
 from keras_transformer.training_run.data import TrainingData
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import CHECKPOINTS
