@@ -110,8 +110,8 @@ def _fonts_for(text) -> tuple[list[str], set[str]]:
             missing -= found
     if missing:
         print(
-            f"No font of this machine has {' '.join(sorted(missing))}: drawn "
-            "as boxes. Fonts such as Noto's, of Google, have them.",
+            f"No font on this machine has {' '.join(sorted(missing))}: drawn "
+            "as boxes. Fonts such as Google's Noto have them.",
             file=sys.stderr,
         )
     return chosen, missing

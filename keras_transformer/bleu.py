@@ -41,8 +41,8 @@ def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
         )
     except OSError as error:
         raise OSError(
-            "sacreBLEU could not download what splits text by "
-            f"tokenize={tokenize!r}: {error}. It does so once; another "
+            "sacreBLEU could not download what it needs for "
+            f"tokenize={tokenize!r}: {error}. It downloads this once; another "
             "`tokenize`, such as '13a', needs no network."
         ) from error
 

@@ -99,8 +99,8 @@ class BleuCallback(keras.callbacks.Callback):
         if model is not self.translator.model:
             raise ValueError(
                 "`translator` must have the model that `fit` trains. Received: "
-                "a translator with another. Is it one that was loaded? Make "
-                "it with `Translator(model, tokenizer)`."
+                "a translator with another model. Was it loaded? Make it with "
+                "`Translator(model, tokenizer)`."
             )
         super().set_model(model)
 

@@ -195,8 +195,8 @@ class Checkpoint:
         if _place(later) > _place(name):
             raise ValueError(
                 f"There must be no later checkpoint in {folder}. Received: "
-                f"{name} to write, and {later}. Go on from the newest, or name "
-                "another folder."
+                f"{name} to write, and {later}. Start from the newest, or "
+                "choose another folder."
             )
         state = json.dumps(
             {
@@ -238,7 +238,7 @@ class Checkpoint:
         if os.path.exists(folder) and not os.path.isdir(folder):
             raise NotADirectoryError(
                 f"Checkpoints must be in a folder. Received: {folder!r}, "
-                "something else."
+                "which is not one."
             )
         damaged = {}
         for name in reversed(_names(folder)):
@@ -251,14 +251,14 @@ class Checkpoint:
             for other, error in damaged.items():
                 os.replace(other, f"{other}.damaged")
                 print(
-                    f"The checkpoint {other} is damaged ({error}) and left "
-                    "aside, as .damaged; the one before it is used.",
+                    f"The checkpoint {other} is damaged ({error}) and was "
+                    "renamed to .damaged; the one before it is used.",
                     file=sys.stderr,
                 )
             return checkpoint
         if damaged:
             raise ValueError(
-                f"One checkpoint at least must be whole. Received: {folder}, "
+                f"At least one checkpoint must be whole. Received: {folder}, "
                 f"where all {len(damaged)} are damaged."
             )
         return cls()
@@ -271,7 +271,7 @@ class Checkpoint:
             for name in file.keys():  # noqa: SIM118
                 tensors[name] = file.get_tensor(name)
         if _digest(metadata["state"], tensors) != metadata["sha256"]:
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum does not match")
         return cls(**json.loads(metadata["state"]), tensors=tensors)
 
     def _group(self, group):

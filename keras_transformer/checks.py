@@ -242,7 +242,7 @@ def check_texts(name: str, texts) -> list[str]:
     if isinstance(texts, str):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: one string. "
-            "Write `[text]`; what is returned is a sequence too."
+            "Pass `[text]`; the result is a sequence too."
         )
     if isinstance(texts, bytes) or not is_ordered(texts):
         raise TypeError(
@@ -269,7 +269,7 @@ def check_as_many(**sequences):
     (one, first), (other, second) = sequences.items()
     if len(first) != len(second):
         raise ValueError(
-            f"`{one}` and `{other}` must be as many as each other. Received: "
+            f"`{one}` and `{other}` must have the same length. Received: "
             f"{len(first)} and {len(second)}."
         )
 
@@ -288,8 +288,8 @@ def check_padding_last(name: str, ids: np.ndarray):
     precedes = np.any(is_padding[:, :-1] & ~is_padding[:, 1:], axis=1)
     for row in np.flatnonzero(precedes):
         raise ValueError(
-            f"`{name}` must have padding, id {PAD_TOKEN_ID}, after the tokens "
-            f"of a row only. Received: {name} with padding before a token in "
+            f"`{name}` must have padding, id {PAD_TOKEN_ID}, only after the "
+            f"tokens of a row. Received: {name} with padding before a token in "
             f"row {row}."
         )
 

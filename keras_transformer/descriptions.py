@@ -11,7 +11,7 @@ def check_describable(model):
     for layer in model._flatten_layers():
         if not _can_be_read(getattr(layer, "activation", None)):
             raise ValueError(
-                "The model must have activations that Keras can read again. "
+                "The model must have activations that Keras can load. "
                 f"Received: {layer.path} with {layer.activation}. Register a "
                 "function with "
                 "`keras.saving.register_keras_serializable`."
@@ -19,9 +19,9 @@ def check_describable(model):
         if getattr(layer, "lora_enabled", False):
             raise ValueError(
                 "The model must be without LoRA, which its configuration does "
-                f"not say. Received: {layer.path} with LoRA. Keras merges it "
-                "in a file: `model.save('merged.keras')`, then a `Translator` "
-                "of `keras.saving.load_model('merged.keras')`."
+                f"not record. Received: {layer.path} with LoRA. To merge it, "
+                "call `model.save('merged.keras')`, and make a `Translator` of "
+                "`keras.saving.load_model('merged.keras')`."
             )
 
 
@@ -54,7 +54,7 @@ def deserialized(kind: type, description: dict, origin: str):
     # What a damaged description makes Keras raise.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{origin} must describe what can be made anew. Received: "
+            f"{origin} must describe what can be recreated. Received: "
             f"{description['class_name']}: {error}"
         ) from error
     if not isinstance(made, kind):

@@ -62,7 +62,7 @@ class FeedForward(Layer):
         self.activation = keras.activations.get(activation)
         if self.activation is keras.activations.glu:
             raise ValueError(
-                "`activation` must give as many units as it takes. Received: "
+                "`activation` must return as many units as it takes. Received: "
                 f"activation={activation!r}, which halves them."
             )
         self.dropout = dropout
@@ -83,8 +83,8 @@ class FeedForward(Layer):
                 self.activation.build(tuple(size or 1 for size in inner_shape))
             if self.activation.weights:
                 raise ValueError(
-                    "`activation` must have no weights, which all layers would "
-                    "share, and a saved model would not. Received: a "
+                    "`activation` must have no weights: all layers would share "
+                    "them, but those of a saved model would not. Received: a "
                     f"{type(self.activation).__name__}."
                 )
         self.inner.build(inputs_shape)

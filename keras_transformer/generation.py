@@ -196,7 +196,7 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
         np.any(ends & (prefix_ids[:, 1:] != PAD_TOKEN_ID), axis=1)
     ):
         raise ValueError(
-            "`target_prefix_ids` must have nothing behind the end token. "
+            "`target_prefix_ids` must have nothing after the end token. "
             f"Received: row {row} with {prefix_ids[row].tolist()}, where "
             f"{model.end_token_id} ends the target."
         )

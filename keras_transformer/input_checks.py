@@ -44,7 +44,7 @@ def check_training_data(model, x, y=None):
         ids = check_ids(name, x[name], size)
         if not len(ids):
             raise ValueError(
-                f"`{name}` must have a row at least. Received: {name}.shape="
+                f"`{name}` must have at least one row. Received: {name}.shape="
                 f"{ids.shape}."
             )
         check_length(name, ids, model.max_length)
@@ -63,8 +63,8 @@ def check_no_class_weight(class_weight):
     """Raises if there is one, which Keras takes for labels of one class."""
     if class_weight is not None:
         raise ValueError(
-            "`class_weight` must be `None`: the labels of a row are many, and "
-            "Keras would weigh rows by one of them. Received: class_weight="
+            "`class_weight` must be `None`: a row has many labels, and Keras "
+            "would weigh the row by one of them. Received: class_weight="
             f"{class_weight}. Weigh tokens with `sample_weight` `(B, T)`."
         )
 
@@ -102,7 +102,8 @@ def check_pairs(inputs):
     rows = {sources.shape[0], targets.shape[0]} - {None}
     if len(rows) > 1:
         raise ValueError(
-            "'source_ids' and 'target_ids' must have as many rows. Received: "
+            "'source_ids' and 'target_ids' must have the same number of rows. "
+            "Received: "
             f"source_ids.shape={tuple(sources.shape)}, target_ids.shape="
             f"{tuple(targets.shape)}."
         )

@@ -22,7 +22,7 @@ class Freezable:
             raise ValueError(
                 "`dtype` must be a policy to compute in, such as "
                 f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
-                "Keras quantises what is built: `quantize('int8')`."
+                "To quantise, call `quantize('int8')` once it is built."
             )
         self._to_freeze = tuple(frozen)
 
@@ -101,7 +101,7 @@ def check_not_quantized(layer):
     for name, part, _ in _parts(layer):
         if part.quantization_mode:
             raise ValueError(
-                "What is quantised cannot be saved, made anew, or exported to "
+                "A quantised layer cannot be saved, recreated, or exported to "
                 f"LiteRT or CTranslate2. Received: {name} of {layer.name} in "
                 f"{part.quantization_mode}. Do that before `quantize`; "
                 "`Translator.export_litert(quantization='int8')` quantises."

@@ -52,7 +52,7 @@ def check_row_lengths(name, rows, limit: int):
         if len(row) > limit:
             raise ValueError(
                 f"`{name}` must not be longer than {limit} tokens. Received: "
-                f"text {index} of {len(row)}. Split it into sentences."
+                f"text {index} with {len(row)}. Split it into sentences."
             )
 
 
@@ -75,7 +75,7 @@ def check_line_lengths(lines, place, translator, encode=None):
         if len(ids) >= limit:
             raise ValueError(
                 f"The lines of {place} must not be longer than {limit} tokens. "
-                f"Received: line {number} of {len(ids) + 1}. Split it into "
+                f"Received: line {number} with {len(ids) + 1}. Split it into "
                 "sentences."
             )
 

@@ -83,8 +83,8 @@ def lines_of(files_or_lines) -> Iterator[str]:
         return
     if not is_ordered(files_or_lines):
         raise TypeError(
-            "Text must be a path, a sequence of paths or an iterable of lines "
-            "in some order. "
+            "Text must be a path, a sequence of paths or an ordered iterable "
+            "of lines. "
             f"Received: one of type {type(files_or_lines).__name__}."
         )
     if _are_paths(files_or_lines):
@@ -130,7 +130,7 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
             counts = [count, count]
             counts[0 if other is end else 1] += rest
             raise ValueError(
-                "`source` and `target` must have as many lines as each other. "
+                "`source` and `target` must have the same number of lines. "
                 f"Received: {counts[0]:,} lines in source ({names[0]}), "
                 f"{counts[1]:,} lines in target ({names[1]})."
             )

@@ -23,7 +23,7 @@ def check_local(path):
     """Raises `ValueError` if the path is an address, such as `gs://`."""
     if is_address(path):
         raise ValueError(
-            "A place to write must be a path of this machine's file system. "
+            "The path must be on this machine's file system. "
             f"Received: {os.fspath(path)!r}."
         )
 
@@ -61,7 +61,7 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
         return
     if not os.path.isfile(os.path.join(path, mark)):
         raise FileExistsError(
-            f"{os.fspath(path)!r} holds something else than {kind}, and "
+            f"{os.fspath(path)!r} holds something other than {kind}, and "
             "nothing in it was touched. Choose another folder."
         )
     check_absent(path, overwrite)
@@ -90,7 +90,7 @@ def check_folder_to_write(path):
     if not os.path.isdir(path):
         raise NotADirectoryError(f"{path!r} is a file, not a folder.")
     if not os.access(path, os.W_OK | os.X_OK):
-        raise PermissionError(f"Nothing may be written in {path!r}.")
+        raise PermissionError(f"Cannot write in {path!r}.")
 
 
 def is_special(path):

@@ -28,7 +28,7 @@ def check_encodable(text, name):
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"Text must be Unicode that has an encoding. Received: {name} with "
+            f"Text must be Unicode that can be encoded. Received: {name} with "
             f"{text[error.start]!a} at {error.start}."
         ) from None
 

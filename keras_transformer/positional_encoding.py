@@ -195,7 +195,7 @@ def _check_start(start_position) -> bool:
     if is_integer_tensor(start_position):
         if len(start_position.shape) > 0:
             raise ValueError(
-                "`start_position` must be one for all rows, a scalar. Received:"
+                "`start_position` must be a scalar, one for all rows. Received:"
                 f" start_position.shape={tuple(start_position.shape)}."
             )
         return False  # a tensor, of which a graph knows no value

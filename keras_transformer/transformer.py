@@ -286,7 +286,7 @@ class Transformer(Freezable, keras.Model):
                 raise ValueError(
                     "`max_length` must be the number of learned positions. "
                     f"Received: max_length={max_length} for {size} positions. "
-                    "Make another model to have others."
+                    "Make a new model for another number."
                 )
         self._max_length = max_length
 
@@ -344,7 +344,7 @@ class Transformer(Freezable, keras.Model):
                     "The layers that a subclass adds must be built by a call "
                     "on 'source_ids' and 'target_ids' alone, or in its "
                     "`__init__`, as by `layer.build((None,))`. Received: "
-                    f"{late} not built, where the call says: {error}"
+                    f"{late} not built, and the call raised: {error}"
                 ) from error
 
     def __call__(self, inputs, *args, **kwargs):

@@ -132,7 +132,7 @@ def check_free(path, overwrite: bool):
     is_ours = DESCRIPTION in names or TRAINING in names
     if not is_ours and not all(map(WRITTEN.fullmatch, names)):
         raise FileExistsError(
-            f"{os.fspath(path)!r} holds something else than a translator, and "
+            f"{os.fspath(path)!r} holds something other than a translator, and "
             "nothing in it was touched. Choose another folder."
         )
     check_absent(path, overwrite)
@@ -156,7 +156,7 @@ def _check_digest(path, saved):
         raise ValueError(
             f"The file must be what was saved. Received: {path!r} of "
             f"{os.path.getsize(path):,} bytes with the SHA-256 {found}, "
-            f"{DESCRIPTION} has {saved}. Copy or save the folder anew."
+            f"{DESCRIPTION} has {saved}. Copy or save the folder again."
         )
 
 

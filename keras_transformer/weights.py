@@ -25,8 +25,8 @@ def named_variables(model) -> dict:
         name = variable.path.removeprefix(f"{model.path}/")
         if name in variables:
             raise ValueError(
-                "Layers must have names of their own, by which weights are "
-                f"told apart. Received: {name} twice."
+                "Layers must have names of their own, to tell their weights "
+                f"apart. Received: {name} twice."
             )
         variables[name] = variable
     return variables
@@ -54,9 +54,9 @@ def check_finite_weights(weights):
     for name, array in weights:
         if not np.all(np.isfinite(array)):
             raise ValueError(
-                "Weights must be finite numbers, to be written. Received: "
+                "Weights must be finite numbers to be written. Received: "
                 f"{name}, which has others. If training has diverged, train "
-                "anew with a lower `learning_rate`, more `warmup_steps` or "
+                "again with a lower `learning_rate`, more `warmup_steps` or "
                 "`clip_norm`."
             )
 
@@ -94,7 +94,7 @@ def check_arrays(variables: dict, arrays: dict, subject: str):
     if strange:
         raise ValueError(
             f"{subject} must be those of the model. Received: {min(strange)}, "
-            "which the model has not."
+            "which the model does not have."
         )
 
 

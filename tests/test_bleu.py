@@ -88,7 +88,7 @@ def test_any_iterable_of_strings_is_scored():
 
 
 def test_unequal_counts_are_named():
-    message = "as many as each other. Received: 3 and 2"
+    message = "the same length. Received: 3 and 2"
     with pytest.raises(ValueError, match=message):
         kt.corpus_scores(TRANSLATIONS, REFERENCES[:2])
 

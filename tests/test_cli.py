@@ -417,14 +417,14 @@ def test_interrupted_training_goes_on_with_the_same_command(
     assert state.startswith("Stopped. No epoch has ended")
     # There may be that of a training that is overwritten.
     assert state.endswith(
-        f"{folder} has no translator of this training yet. Go on with:"
+        f"{folder} has no translator of this training yet. Resume with:"
     )
     program, *again = shlex.split(command)
     assert program == "keras-transformer"
     assert "--overwrite" not in again
     result = run(*again, "--resume")
     assert result.code == 0, result.errors
-    assert "Going on with the training" in result.errors
+    assert "Resuming the training" in result.errors
     assert "after epoch 0 and 1 batch." in result.errors
     assert epochs_in_log(folder) == [0]
     commands = (folder / "training" / "commands.txt").read_text().splitlines()
@@ -563,7 +563,7 @@ def test_sizes_out_of_range(text, tmp_path):
 
 def test_resume_without_a_translator(text, tmp_path):
     result = run("train", *text, "-o", tmp_path / "run", "--resume", *TRAINING)
-    assert_is_one_line(result, "There is no training to go on with in .*")
+    assert_is_one_line(result, "There is no training to resume in .*")
 
 
 # Translate
@@ -595,7 +595,7 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     file.write_text("\n".join(lines))
     message = (
         "The lines of {} must not be longer than 4096 tokens. "
-        r"Received: line 3 of \d+\. Split it into sentences\."
+        r"Received: line 3 with \d+\. Split it into sentences\."
     )
     for arguments, stdin, place in (
         ([], file.read_bytes(), "standard input"),
@@ -1077,7 +1077,7 @@ def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):
     for files in ((short, long), (long, short)):
         assert_is_one_line(
             run("score", trained.folder, *files),
-            r"The lines of .*long must not be longer .*: line 3 of .*",
+            r"The lines of .*long must not be longer .*: line 3 with .*",
         )
 
 

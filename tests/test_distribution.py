@@ -235,7 +235,7 @@ def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
     assert lost[0] == -signal.SIGKILL
     assert other[0] in (2, -signal.SIGABRT), other[2]
     assert (
-        "same command in all processes, without `--overwrite`, goes on from "
+        "same command in all processes, without `--overwrite`, to go on from "
         "the last checkpoint." in " ".join(other[2].split())
     )
     assert (tmp_path / "run/training/checkpoints").exists()

@@ -180,7 +180,7 @@ def test_multi30k_says_in_a_line_what_is_wrong(multi30k, tmp_path, capsys):
         multi30k.main([*arguments, "--output", str(tmp_path / "out")])
     assert stopped.value.code == 2
     error = capsys.readouterr().err
-    assert "as many lines as each other" in error and error.count("\n") == 1
+    assert "the same number of lines" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan"])
@@ -329,7 +329,7 @@ def test_wmt14_refuses_files_that_drifted_apart(wmt14, tmp_path, capsys):
         wmt14.main(arguments)
     assert stopped.value.code == 2
     error = capsys.readouterr().err
-    assert "as many lines as each other" in error and error.count("\n") == 1
+    assert "the same number of lines" in error and error.count("\n") == 1
 
 
 def test_wmt14_goes_on_with_the_same_text_only(

@@ -243,7 +243,7 @@ def test_training_says_if_it_ends_before_the_learning_rate_peaks(
     updates = run.fitting.data.num_batches // 3
     assert (
         f"Training ends after {updates} updates, before the learning rate "
-        "peaks, after 4,000. Pass fewer `--warmup-steps`, or more `--epochs`."
+        "peaks, at 4,000. Pass fewer `--warmup-steps`, or more `--epochs`."
     ) in errors
 
 
@@ -274,14 +274,12 @@ def test_interrupted_training_goes_on_in_the_middle_of_an_epoch(
         with pytest.raises(KeyboardInterrupt):
             train(folder, text, trained.settings)
     assert signal.getsignal(signal.SIGINT) is before
-    assert "Once more to stop now" in capsys.readouterr().err
+    assert "Interrupt once more to stop now" in capsys.readouterr().err
     assert checkpoints(folder)[-1] == "epoch-00001-batch-00000003.safetensors"
     keras.utils.set_random_seed(99)
     train(folder, text, trained.settings)
     errors = capsys.readouterr().err
-    assert (
-        f"Going on with the training in {folder} after epoch 1 and 3" in errors
-    )
+    assert f"Resuming the training in {folder} after epoch 1 and 3" in errors
     assert_same(folder, trained)
     assert (folder / "training/commands.txt").read_text() == "train it\n" * 2
 
@@ -449,8 +447,8 @@ def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
     run = train(copied, text, trained.settings)
     assert run.state() == f"The translator after epoch 2 is in {copied}."
     errors = capsys.readouterr().err
-    assert f"Nothing is left of the training in {copied} after" in errors
-    assert "Going on" not in errors
+    assert f"Nothing is left to do for the training in {copied} after" in errors
+    assert "Resuming" not in errors
     assert losses(copied) == trained.losses
     (copied / "translator.json").unlink()
     assert run.state() == (
@@ -464,7 +462,7 @@ def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seed": 2}, r"`seed` must be what training in .* began with, 1\. "
+        ({"seed": 2}, r"`seed` must be what the training in .* began with, 1\. "
          r"Received: seed=2\. Pass `--overwrite`"),
         ({"average_decay": 0.8}, "`average_decay` must be what .*, 0.9"),
         ({"keep_best": True}, "`keep_best` must be what .*, False"),
@@ -479,7 +477,7 @@ def test_other_text_is_refused(trained, tmp_path, text):
     other = write_text(tmp_path, PAIRS[:-1])
     with pytest.raises(ValueError, match="`source` must be the text that"):
         train(trained.folder, other, trained.settings)
-    message = "`validation source` must be the text that training in"
+    message = "`validation source` must be the text that the training in"
     with pytest.raises(ValueError, match=message):
         train(trained.folder, text, trained.settings, validation=other)
 
@@ -492,7 +490,7 @@ def test_text_that_came_later_is_text_of_the_training(text, tmp_path):
     train(folder, text, settings, validation=other)  # trains no epoch
     settings = {"epochs": 2}
     train(folder, text, settings)
-    message = "`validation source` must be the text that training in"
+    message = "`validation source` must be the text that the training in"
     with pytest.raises(ValueError, match=message):
         train(folder, text, settings, validation=other)
     train(folder, text, settings, validation=None)
@@ -576,9 +574,11 @@ def test_damaged_settings_are_refused(copied, text):
 
 
 def test_resume_needs_a_training(text, tmp_path):
-    with pytest.raises(ValueError, match="There is no training to go on with"):
+    with pytest.raises(ValueError, match="There is no training to resume in"):
         train(tmp_path / "run", text, resume=True)
-    with pytest.raises(ValueError, match="`resume` goes on with what `overwri"):
+    with pytest.raises(
+        ValueError, match="`resume` must not be combined with `ov"
+    ):
         train(tmp_path / "run", text, resume=True, overwrite=True)
     assert not (tmp_path / "run").exists()
 
@@ -610,7 +610,7 @@ def test_text_in_a_folder_of_that_name_is_left_alone(tmp_path, overwrite):
     folder.mkdir()
     text = write_text(folder)
     before = [path.read_bytes() for path in text]
-    message = "training' holds something else than a training"
+    message = "training' holds something other than a training"
     with pytest.raises(FileExistsError, match=message):
         train(tmp_path, text, overwrite=overwrite)
     assert [path.read_bytes() for path in text] == before
@@ -621,7 +621,7 @@ def test_settings_of_something_else_are_left_alone(text, tmp_path):
     folder = tmp_path / "training"
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "settings.json").write_text("{}")
-    message = "training' holds something else than a training"
+    message = "training' holds something other than a training"
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match=message):
             train(tmp_path, text, overwrite=overwrite)
@@ -636,7 +636,7 @@ def test_full_disk_at_the_start_changes_nothing(copied, text, monkeypatch):
     kt.Translator.load(copied).save(start)
     before = checkpoints(copied)
     settings = {**OF_ITS_OWN, "start_from": os.fspath(start)}
-    message = "Nothing was changed .* Make room; then start the same command"
+    message = "Nothing was changed .* Make room; then run the same command"
     with monkeypatch.context() as patch:
         patch.setattr(translator_folder, "write_file", full)
         with pytest.raises(OSError, match=message):
@@ -654,7 +654,7 @@ def test_full_disk_after_that_says_what_is_gone(copied, text, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device", path)
         write(path, content)
 
-    message = "The training that was in .* is removed; .* Make room; then start"
+    message = "The training that was in .* removed; .* Make room; then run the"
     with monkeypatch.context() as patch:
         patch.setattr(folder_module, "write_file", full)
         with pytest.raises(OSError, match=message):
@@ -774,7 +774,7 @@ def test_muon_updates_the_matrices_of_layers(text, tmp_path):
     again = train(tmp_path / "run", text, {**settings, "epochs": 2})
     assert len(losses(tmp_path / "run")) == 2
     assert again.history.saved == 1
-    with pytest.raises(ValueError, match="`optimizer` must be what training"):
+    with pytest.raises(ValueError, match="`optimizer` must be what the train"):
         train(tmp_path / "run", text, {**settings, "optimizer": "adam"})
 
 
@@ -826,7 +826,7 @@ def test_where_nothing_can_be_written_no_text_is_read(
     with pytest.raises(NotADirectoryError, match="text.en' is a file, not a"):
         train(text[0] / "run", text)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="Nothing may be written in '"):
+    with pytest.raises(PermissionError, match="Cannot write in '"):
         train(tmp_path / "run", text)
     assert os.listdir(tmp_path) == []
 
@@ -860,7 +860,7 @@ def test_a_start_that_failed_does_not_refuse_another(
         for seed in (1, 2):
             with pytest.raises(Fails):
                 train(folder, text, {"seed": seed})
-        with pytest.raises(ValueError, match="`seed` must be what training"):
+        with pytest.raises(ValueError, match="`seed` must be what the train"):
             train(folder, text, {"seed": 3}, resume=True)
     settings = json.loads((folder / "training/settings.json").read_text())
     assert settings["settings"]["seed"] == 2
@@ -869,7 +869,7 @@ def test_a_start_that_failed_does_not_refuse_another(
             train(folder, text, {"seed": 3})
     (folder / "training/checkpoints").mkdir()
     (folder / "training/checkpoints/epoch-00001").touch()
-    with pytest.raises(ValueError, match="`seed` must be what training"):
+    with pytest.raises(ValueError, match="`seed` must be what the train"):
         train(folder, text, {"seed": 3})
 
 
@@ -896,8 +896,8 @@ def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
         patch.setattr(Checkpoint, "write", full)
         message = (
             "The disk is full: .*checkpoints.*The translator after epoch 3 is "
-            "in .*the same command, without `--overwrite`, goes on from the "
-            "last checkpoint"
+            "in .*then run the same command, without `--overwrite`, to go on "
+            "from the last checkpoint"
         )
         with pytest.raises(OSError, match=message):
             train(copied, text, {**trained.settings, "epochs": 3})
@@ -986,7 +986,7 @@ def test_training_starts_from_another_translator(
     for new, old in zip(found, expected.model.get_weights(), strict=True):
         np.testing.assert_allclose(new, old, atol=1e-5)
     for other in ({**settings, "start_from": os.fspath(start)}, SETTINGS):
-        message = "`start_from` must be what training in .* began with, .*start"
+        message = "`start_from` must be what .* began with, .*start"
         with pytest.raises(ValueError, match=message):
             train(folder, text, other, validation=long_text)
 
@@ -1017,7 +1017,7 @@ def test_a_model_of_another_size_than_a_preset(text, tmp_path):
         assert config[name] == settings[name]
     pieces = translator.tokenizer.pieces
     assert pieces[4:7] == ["<2de>", "[x]", "<0x00>"]
-    with pytest.raises(ValueError, match="`num_heads` must be what training"):
+    with pytest.raises(ValueError, match="`num_heads` must be what the"):
         train(tmp_path / "run", text, {**settings, "num_heads": None})
 
 
@@ -1071,7 +1071,7 @@ def test_lines_must_fit_the_start_to_be_scored(
     }
     message = (
         "The lines of .*text.en must not be longer than 48 tokens. "
-        "Received: line 1 of "
+        "Received: line 1 with "
     )
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "run", text, settings, validation=long_text)
@@ -1180,7 +1180,7 @@ def test_vocabularies_of_both_sides_are_taken_from_files(
         ({**GIVEN, "tokenizer": "x.model", "separate_vocabularies": True},
          ValueError, "`separate_vocabularies` must be left out with"),
         ({"target_tokenizer": "x.model"}, ValueError,
-         "`target_tokenizer` needs `tokenizer`, that of the source"),
+         "`target_tokenizer` needs `tokenizer`, the one of the source"),
         ({**GIVEN, "tokenizer": "x.model"}, FileNotFoundError,
          "No such file: 'x.model'"),
         ({"character_coverage": 0.0}, ValueError,
@@ -1429,7 +1429,7 @@ def test_killed_training_comes_to_the_same(
     for errors in others:
         assert errors.endswith("killed\n"), errors
     assert last.endswith("ended\n"), last
-    assert "Going on with the training" in last
+    assert "Resuming the training" in last
     np.testing.assert_allclose(losses(killed), losses(whole), atol=1e-4)
     # Both loaded in this process, which no kill has touched.
     for found, weight in zip(

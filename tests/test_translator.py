@@ -482,7 +482,9 @@ def test_target_prefixes_begin_the_translations(translator):
 
 
 def test_a_prefix_for_each_text(translator):
-    message = "`target_prefix` and `texts` must be as many .* Received: 1 and 2"
+    message = (
+        "`target_prefix` and `texts` must have the same.* Received: 1 and 2"
+    )
     with pytest.raises(ValueError, match=message):
         translator(["the cat", "the dog"], target_prefix=["der"])
     with pytest.raises(TypeError, match="`target_prefix` must be a sequence"):
@@ -574,7 +576,7 @@ def test_translations_are_scored_with_their_end(translator):
 def test_translations_to_score_are_not_too_long(translator, monkeypatch):
     monkeypatch.setattr(translator.model, "max_length", 16)
     message = (
-        "`translations` must not be longer than 16 tokens. Received: text 1 of "
+        "`translations` must not be longer than 16 tokens. Received: text 1 "
     )
     with pytest.raises(ValueError, match=message):
         translator.score(["the cat"] * 2, ["der", "der Hund " * 16])
@@ -621,7 +623,7 @@ def test_pieces_are_drawn_in_a_font_that_has_them(
     weights = np.ones((1, 3), "float32")
     with warnings.catch_warnings(action="error"):
         Alignment(pieces, ["</s>"], weights).draw(tmp_path / "a.png")
-        assert "No font of this machine has \U000effff: drawn" in (
+        assert "No font on this machine has \U000effff: drawn" in (
             capsys.readouterr().err
         )
         Alignment(pieces[:2], ["</s>"], weights[:, :2]).draw(tmp_path / "b.svg")
@@ -644,7 +646,7 @@ def test_alignments_are_drawn(tmp_path):
 
 
 def test_what_cannot_be_aligned(translator, monkeypatch):
-    with pytest.raises(ValueError, match="as many as each other.*2 and 1"):
+    with pytest.raises(ValueError, match="must have the same length.*2 and 1"):
         translator.align(["the cat"] * 2, ["der"])
     with pytest.raises(ValueError, match="`layer` must be one of -1, 0. .*=1"):
         translator.align(["the cat"], ["der"], layer=1)
@@ -731,7 +733,7 @@ def test_the_search_that_is_set_is_one(translator):
 
 
 def test_as_many_translations_as_texts_are_scored(translator):
-    with pytest.raises(ValueError, match="must be as many as each other"):
+    with pytest.raises(ValueError, match="must have the same length"):
         translator.score(["the cat"], [])
 
 
@@ -766,7 +768,7 @@ def test_no_rows_and_empty_rows_can_be_padded(rows):
 
 def test_text_longer_than_the_model_is_refused(other_translator):
     texts = ["the cat", "the cat " * 90]
-    message = r"longer than 90 tokens. Received: text 1 of \d+"
+    message = r"longer than 90 tokens. Received: text 1 with \d+"
     with pytest.raises(ValueError, match=message):
         other_translator(texts)
 
@@ -925,7 +927,7 @@ def test_model_with_a_function_of_ones_own_is_refused(
         lambda: translator.save(tmp_path / "saved"),
         lambda: translator.with_dtype("mixed_bfloat16"),
     ):
-        with pytest.raises(ValueError, match="activations that Keras can re"):
+        with pytest.raises(ValueError, match="activations that Keras can load"):
             use()
     assert os.listdir(tmp_path) == []
 
@@ -1303,7 +1305,7 @@ def test_description_of_what_cannot_be_made(saved, name, changes):
     with open(saved / "translator.json") as file:
         part = json.load(file)[name]
     edit_description(saved, **{name: {**part, **changes}})
-    message = r"translator\.json in .*en-de must describe what can be made anew"
+    message = r"translator\.json in .*en-de must describe what can be recreated"
     with pytest.raises(ValueError, match=message):
         kt.Translator.load(saved)
 

@@ -129,7 +129,7 @@ def _write_saved_model(translator, output, overwrite):
     translator.export_saved_model(output, overwrite=overwrite)
     return (
         f"SavedModel in {output}, signatures serving_default (text) and "
-        "translate_ids, and the two compiled. Load it with tensorflow and "
+        "translate_ids, and both compiled by XLA. Load it with tensorflow and "
         "tensorflow_text."
     )
 

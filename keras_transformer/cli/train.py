@@ -35,7 +35,7 @@ def train(
         bool,
         typer.Option(
             "--resume",
-            help="Fail where there is no training to go on with.",
+            help="Fail if there is no training to resume.",
         ),
     ] = False,
     overwrite: Overwrite = False,
@@ -77,7 +77,7 @@ def train(
         if run.history is not None:  # the old training is replaced already
             arguments = [a for a in arguments if a != "--overwrite"]
         print(
-            f"\nStopped. {run.state()} Go on with:\n"
+            f"\nStopped. {run.state()} Resume with:\n"
             f"  keras-transformer {shlex.join(arguments)}",
             file=sys.stderr,
         )

@@ -21,9 +21,9 @@ def start_watcher():
         if not os.read(watched, 1):
             print(
                 "keras-transformer: This process was ended by force: by a "
-                "signal, or by jax, as the first process is lost. The same "
-                "command in all processes, without `--overwrite`, goes on from "
-                "the last checkpoint.",
+                "signal, or by jax, because the first process is lost. Run the "
+                "same command in all processes, without `--overwrite`, to go "
+                "on from the last checkpoint.",
                 file=sys.stderr,
                 flush=True,
             )

@@ -77,7 +77,7 @@ class Sampling(IndependentSearch):
         if temperature < LEAST_TEMPERATURE:
             raise ValueError(
                 "`temperature` must be a float32 that is not 0. Received: "
-                f"temperature={temperature}. Use `GreedySearch` for none."
+                f"temperature={temperature}. For 0, use `GreedySearch`."
             )
         if top_p > 1:
             raise ValueError(

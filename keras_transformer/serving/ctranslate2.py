@@ -113,7 +113,7 @@ def _check_layers(model):
     for weight in model.weights:
         if id(weight) not in known:
             raise ValueError(
-                "The model must have the layers of `Transformer` alone, which "
+                "The model must have only the layers of `Transformer`, which "
                 "are those that CTranslate2 computes. Received: a "
                 f"{type(model).__name__} with the weight {weight.path}."
             )

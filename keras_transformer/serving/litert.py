@@ -165,8 +165,8 @@ def _check_tokenizers(translator):
         if not tokenizer.is_fast:
             raise ValueError(
                 "`text` must be False for this tokenizer: LiteRT splits text "
-                "by unigram models only, without byte fallback, symbols of the "
-                "user's or another normalisation than ours. Received: "
+                "by unigram models only, without byte fallback, `symbols` or a "
+                "normalisation other than this library's. Received: "
                 "text=True. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
                 " takes and returns strings all the same."
             )
@@ -188,8 +188,8 @@ def _check_operations(content, translator):
             "for `ops.argmax`."
         )
     raise RuntimeError(
-        "A LiteRT file must have built-in operations and those of "
-        f"tensorflow-text alone. Received: {', '.join(foreign)}. {advice}"
+        "A LiteRT file must have only built-in operations and those of "
+        f"tensorflow-text. Received: {', '.join(foreign)}. {advice}"
     )
 
 

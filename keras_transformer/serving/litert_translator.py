@@ -107,7 +107,7 @@ class LiteRTTranslator:
                 for name in ("source_model", "target_model")
             )
         except RuntimeError as error:
-            raise damaged(path, "its tokenizer is no model") from error
+            raise damaged(path, "its tokenizer cannot be read") from error
         self.facts = Facts.of(models)
         self.longest_source = self.facts.longest_source
         runner = interpreters[0].get_signature_runner("translate_ids")

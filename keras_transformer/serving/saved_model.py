@@ -34,7 +34,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
     for character in PATTERN_CHARACTERS:
         if character in os.path.realpath(path):
             raise ValueError(
-                f"`path` must be without {character}, which TensorFlow takes "
+                f"`path` must not contain {character}, which TensorFlow takes "
                 "for a pattern when it reads a SavedModel. Received: "
                 f"{path!r}. Choose another folder."
             )

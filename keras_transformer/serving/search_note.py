@@ -43,7 +43,7 @@ def check_note(search, note: bytes | None, path):
     own = json.loads(note_of(search))
     try:
         exported = dict(json.loads(note))
-        words = f"{_words(own, exported)}, and {_words(exported, own)}"
+        words = f"{_words(own, exported)}, but {_words(exported, own)}"
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"The export is damaged. Received: {path!r}, whose search cannot "

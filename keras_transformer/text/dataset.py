@@ -146,9 +146,9 @@ def _string_pairs(source, target):
         return _dataset_pairs(source), "dataset"
     if target is None:
         raise TypeError(
-            "`target` must be given where `source` is no `tf.data.Dataset` of "
-            "pairs. Received: target=None. Of a list of pairs: `source, target "
-            "= zip(*pairs)`."
+            "`target` must be given unless `source` is a `tf.data.Dataset` of "
+            "pairs. Received: target=None. For a list of pairs, write `source, "
+            "target = zip(*pairs)`."
         )
     names = [name_of(text) for text in (source, target)]
     return line_pairs(source, target), ", ".join(dict.fromkeys(names))

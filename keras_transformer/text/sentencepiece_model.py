@@ -23,7 +23,7 @@ def processor_of(model: bytes):
     except RuntimeError as error:
         raise ValueError(
             "`model` must be a SentencePiece model. Received: "
-            f"{len(model)} bytes that are none."
+            f"{len(model)} bytes that are not one."
         ) from error
     return processor
 

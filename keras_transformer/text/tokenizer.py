@@ -264,8 +264,8 @@ class Tokenizer:
                 "`model` must have the ids 0 padding, 1 unknown, 2 start, 3 "
                 "end. Received: padding, unknown, start, end = "
                 f"{', '.join(map(str, found))}. "
-                "`Tokenizer.from_sentencepiece` moves them, for a model that "
-                "is not trained yet."
+                "`Tokenizer.from_sentencepiece` moves them, for a "
+                "`Transformer` that is not trained yet."
             )
 
 
@@ -282,6 +282,7 @@ def _members(ids):
         return list(ids)
     except TypeError:
         raise TypeError(
-            "`ids` must be a sequence of ids, or of such. Received: "
+            "`ids` must be a sequence of ids, or of such sequences. "
+            "Received: "
             f"{ids!r} of type {type(ids).__name__}."
         ) from None

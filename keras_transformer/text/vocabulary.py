@@ -121,7 +121,7 @@ def _checked_symbols(symbols):
         is_one = symbol.replace("▁", " ").split() == [symbol]
         if not is_one or symbol in (*SPECIAL_PIECES, *symbols[:index]):
             raise ValueError(
-                "`symbols` must be without spaces, each another, and none of "
+                "`symbols` must be without spaces, all different, and none of "
                 f"{', '.join(SPECIAL_PIECES)}. Received: {symbol!r}."
             )
     return symbols
@@ -144,7 +144,7 @@ def _training_error(message, vocabulary_size, text):
     if least:
         return ValueError(
             f"`vocabulary_size` must be at least {least[1]} for the characters "
-            f"of this text, or `character_coverage` be lower. {text}"
+            f"of this text, or `character_coverage` lower. {text}"
         )
     return ValueError(
         f"The vocabulary could not be learned: {message.strip()} {text}"

@@ -182,8 +182,8 @@ class WeightAveraging(keras.callbacks.Callback):
             raise ValueError(
                 "The averages must be those of the same `last` or `decay`, "
                 f"here last={self.last}, decay={self.decay}. Received: "
-                f"{len(samples)} arrays a weight after {num_samples} samples, "
-                f"last={last or None}, decay={decay or None}."
+                f"{len(samples)} arrays per weight after {num_samples} "
+                f"samples, last={last or None}, decay={decay or None}."
             )
         self._forget()
         self._num_samples = num_samples

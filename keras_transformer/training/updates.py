@@ -94,9 +94,10 @@ class Updates:
         steps = self.gradient_accumulation_steps
         if self.use_ema:
             raise ValueError(
-                "`gradient_accumulation_steps` goes without `use_ema` on "
-                "several devices. `WeightAveraging` goes with it. Received: "
-                f"gradient_accumulation_steps={steps}, use_ema=True."
+                "`gradient_accumulation_steps` must not be combined with "
+                "`use_ema` on several devices. Received: "
+                f"gradient_accumulation_steps={steps}, use_ema=True. Use "
+                "`WeightAveraging` instead."
             )
         is_last = (self._iterations.value + 1) % steps == 0
         accumulators = [

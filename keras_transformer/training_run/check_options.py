@@ -132,7 +132,7 @@ def _check_start(options):
         options,
         OF_A_START,
         "start_from",
-        "whose model and vocabulary training has",
+        "whose model and vocabulary are used",
     )
     if os.path.realpath(options.start_from) == os.path.realpath(options.output):
         raise ValueError(
@@ -148,7 +148,7 @@ def _check_tokenizers(options):
         )
     elif options.target_tokenizer:
         raise ValueError(
-            "`target_tokenizer` needs `tokenizer`, that of the source. "
+            "`target_tokenizer` needs `tokenizer`, the one of the source. "
             f"Received: target_tokenizer={options.target_tokenizer}."
         )
 
@@ -168,7 +168,7 @@ def _check_validation(options, has_validation):
     goes_by = options.patience or options.keep_best
     if options.monitor != "val_loss" and not goes_by:
         raise ValueError(
-            "`monitor` needs `patience` or `keep_best`, which go by it. "
+            "`monitor` needs `patience` or `keep_best`, which use it. "
             f"Received: monitor={options.monitor}, and neither."
         )
     if options.tokenize is not None:

@@ -106,8 +106,8 @@ class Distribution:
         different = np.flatnonzero((digests != digests[0]).any(axis=1))
         if different.size:
             raise ValueError(
-                "All processes must train with the same options, and the same "
-                "text. Received: others in the processes "
+                "All processes must train with the same options and the same "
+                "text. Received: other options or other text in the processes "
                 f"{different.tolist()} than in the first."
             )
 
@@ -197,8 +197,8 @@ def _multihost(seed):
             raise
         raise RuntimeError(
             "This process can no longer work with the others. If one of them "
-            "has ended, the same command in all processes, without "
-            "`--overwrite`, goes on from the last checkpoint. Received: "
+            "has ended, run the same command in all processes, without "
+            "`--overwrite`, to go on from the last checkpoint. Received: "
             f"{error}"
         ) from error
 

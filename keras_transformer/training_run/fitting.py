@@ -123,12 +123,12 @@ class Fitting:
             f"the training in {options.output} after epoch {checkpoint.epoch}"
         )
         if has_ended:
-            print(f"Nothing is left of {after}.", file=sys.stderr)
+            print(f"Nothing is left to do for {after}.", file=sys.stderr)
             return
         if checkpoint.tensors:
             if checkpoint.batch:
                 after += f" and {counted(checkpoint.batch, 'batch', 'batches')}"
-            print(f"Going on with {after}.", file=sys.stderr)
+            print(f"Resuming {after}.", file=sys.stderr)
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
         if options.updates is not None or options.updates_per_epoch is not None:
             epochs = counted(data.num_epochs, "epoch")
@@ -142,7 +142,7 @@ class Fitting:
             longer = "epochs" if options.updates is None else "updates"
             print(
                 f"Training ends after {updates}, before the learning rate "
-                f"peaks, after {options.warmup_steps:,}. Pass fewer "
+                f"peaks, at {options.warmup_steps:,}. Pass fewer "
                 f"`--warmup-steps`, or more `--{longer}`.",
                 file=sys.stderr,
             )
@@ -224,13 +224,13 @@ def newest_checkpoint(
             newest = Checkpoint.newest(folder.path(CHECKPOINTS))
         except ValueError as error:
             raise ValueError(
-                f"{error} Pass `--overwrite` to start anew."
+                f"{error} Pass `--overwrite` to start again."
             ) from error
         # A process that is killed while it writes the first leaves one.
         if not newest.tensors and folder.epochs_logged() > 1:
             raise ValueError(
                 f"The checkpoints of the training in {folder.output} are "
-                "missing. Put them back, or pass `--overwrite` to start anew."
+                "missing. Put them back, or pass `--overwrite` to start again."
             )
         return dataclasses.replace(newest, tensors={})
 

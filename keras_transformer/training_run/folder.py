@@ -90,8 +90,8 @@ class RunFolder:
                 ) from None
             if not has_locks:
                 print(
-                    f"The file system of {self.output} has no locks: let no "
-                    "other training write there.",
+                    f"The file system of {self.output} has no locks: make sure "
+                    "that no other training writes there.",
                     file=sys.stderr,
                 )
             file.truncate(0)
@@ -108,7 +108,7 @@ class RunFolder:
         began = os.path.exists(self.path(LOCK))
         if not began and os.path.isdir(self.path()) and os.listdir(self.path()):
             raise FileExistsError(
-                f"{self.path()!r} holds something else than a training, and "
+                f"{self.path()!r} holds something other than a training, and "
                 "nothing in it was touched. Choose another `--output`."
             )
         self.check_writable()
@@ -141,24 +141,24 @@ class RunFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is damaged, or of another version: {error!r}. Pass "
-                "`--overwrite` to start anew."
+                "`--overwrite` to start again."
             ) from None
-        advice = "Pass `--overwrite` to start anew."
+        advice = "Pass `--overwrite` to start again."
         for name, value in settings.items():
             is_same = old_settings.get(name) == value
             if not is_same and name in old_places and value:
                 is_same = old_places[name] == os.path.realpath(value)
             if not is_same:
                 raise ValueError(
-                    f"`{name}` must be what training in {self.output} began "
-                    f"with, {old_settings.get(name)}. Received: {name}="
+                    f"`{name}` must be what the training in {self.output} "
+                    f"began with, {old_settings.get(name)}. Received: {name}="
                     f"{value}. {advice}"
                 )
         for name, value in data.items():
             if old_data.get(name, value) != value:
                 raise ValueError(
-                    f"`{name}` must be the text that training in "
-                    f"{self.output} has had. Received: other text. {advice}"
+                    f"`{name}` must be the text that the training in "
+                    f"{self.output} has used. Received: other text. {advice}"
                 )
         return begun
 

@@ -53,8 +53,8 @@ class Interrupt:
             raise KeyboardInterrupt
         self.requested = number
         print(
-            "\nStopping when this batch, or this epoch's end, is saved. Once "
-            "more to stop now.",
+            "\nStopping when this batch, or the end of this epoch, is saved. "
+            "Interrupt once more to stop now.",
             file=sys.stderr,
             flush=True,
         )

@@ -104,8 +104,8 @@ class TrainingRun:
         averaging = make_averaging(options)
         if resume and overwrite:
             raise ValueError(
-                "`resume` goes on with what `overwrite` removes. Received: "
-                "resume=True, overwrite=True."
+                "`resume` must not be combined with `overwrite`, which removes "
+                "the training to resume. Received: resume=True, overwrite=True."
             )
         files = TextFiles.of(source, target, validation)
         with contextlib.ExitStack() as stack:
@@ -142,8 +142,8 @@ class TrainingRun:
         output, history = self.folder.output, self.history
         if history is None and self.folder.has_removed:
             return (
-                f"The training that was in {output} is removed; a new one has "
-                "not begun."
+                f"The training that was in {output} has been removed; a new "
+                "one has not begun."
             )
         if history is None:
             return f"Nothing was changed in {output}."
@@ -187,7 +187,7 @@ class TrainingRun:
         else:
             if resume:
                 raise ValueError(
-                    "There is no training to go on with in "
+                    "There is no training to resume in "
                     f"{self.folder.output}. Leave out `--resume`."
                 )
             self.folder.check_free(overwrite)
@@ -274,11 +274,11 @@ class TrainingRun:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            advice = "then start the same command again."
+            advice = "then run the same command again."
             if self.history is not None:
                 advice = (
-                    "the same command, without `--overwrite`, goes on from the "
-                    "last checkpoint."
+                    "then run the same command, without `--overwrite`, to go "
+                    "on from the last checkpoint."
                 )
             raise OSError(
                 f"The disk is full: {error}. {self.state()} Make room; {advice}"

@@ -254,7 +254,7 @@ def test_limit_of_learned_positions_cannot_be_changed(length):
     model = make_model(positional_encoding="learned", max_length=S)
     message = (
         "`max_length` must be the number of learned positions. Received: "
-        f"max_length={length} for 7 positions. Make another model"
+        f"max_length={length} for 7 positions. Make a new model"
     )
     with raises(ValueError, message):
         model.max_length = length
@@ -392,16 +392,16 @@ def test_training_needs_labels():
 def test_fit_refuses_weights_of_classes():
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())
-    with raises(ValueError, "`class_weight` must be `None`: the labels"):
+    with raises(ValueError, "`class_weight` must be `None`: a row has"):
         model.fit(IDS, LABELS, class_weight={4: 2.0})
-    with raises(ValueError, "`class_weight` must be `None`: the labels"):
+    with raises(ValueError, "`class_weight` must be `None`: a row has"):
         model.fit(IDS, LABELS, 2, 1, 0, None, 0.0, None, True, {4: 2.0})
 
 
 def test_training_on_a_batch_refuses_weights_of_classes():
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())
-    with raises(ValueError, "`class_weight` must be `None`: the labels"):
+    with raises(ValueError, "`class_weight` must be `None`: a row has"):
         model.train_on_batch(IDS, LABELS, class_weight={4: 2.0})
     loss = model.train_on_batch(IDS, LABELS, np.ones(B), return_dict=True)
     assert loss["loss"] > 0
@@ -504,7 +504,7 @@ def test_ids_must_be_whole_numbers():
 
 def test_sides_must_have_as_many_rows():
     model = make_model()
-    with raises(ValueError, "'source_ids' and 'target_ids' must have as many"):
+    with raises(ValueError, "'source_ids' and 'target_ids' must have the same"):
         model({**IDS, "target_ids": IDS["target_ids"][:1]})
     with raises(ValueError, "`source_ids` must have shape (B, S). Received: s"):
         model({**IDS, "source_ids": IDS["source_ids"][0]})
@@ -528,15 +528,15 @@ def test_positions_start_at_0():
 
 def test_activation_must_keep_the_width():
     for activation in ("glu", keras.activations.glu):
-        with raises(ValueError, "`activation` must give as many units as it t"):
+        with raises(ValueError, "`activation` must return as many units as it"):
             kt.FeedForward(8, 16, activation=activation)
 
 
 def test_activation_must_have_no_weights():
     prelu = {"activation": keras.layers.PReLU()}
-    with raises(ValueError, "`activation` must have no weights, which all"):
+    with raises(ValueError, "`activation` must have no weights: all layers"):
         kt.FeedForward(8, 16, **prelu)(zeros(2, 3, 8))
-    with raises(ValueError, "`activation` must have no weights, which all"):
+    with raises(ValueError, "`activation` must have no weights: all layers"):
         make_model(**prelu).build_all()
     kt.FeedForward(8, 16, activation=keras.layers.LeakyReLU())(zeros(2, 3, 8))
 
@@ -708,7 +708,7 @@ def test_prefixes_must_fit():
         model.generate(sources, target_prefix_ids=prefixes, max_length=2)
     with raises(ValueError, "of 53 tokens, max_length=52."):
         model.generate([[4, 3]], target_prefix_ids=[[4] * 53])
-    message = "`target_prefix_ids` and `source_ids` must be as many as each oth"
+    message = "`target_prefix_ids` and `source_ids` must have the same length"
     with raises(ValueError, message):
         model.generate([[4, 3]], target_prefix_ids=prefixes)
     with raises(ValueError, "`target_prefix_ids` must be in [0, "):
@@ -731,7 +731,7 @@ def test_prefixes_must_be_without_the_start():
 
 def test_prefixes_must_have_nothing_behind_the_end():
     message = (
-        "`target_prefix_ids` must have nothing behind the end token. "
+        "`target_prefix_ids` must have nothing after the end token. "
         "Received: row 1 with [4, 3, 5], where 3 ends the target."
     )
     sources = [[4, 3], [5, 3]]
@@ -756,8 +756,8 @@ def test_padding_must_be_last(row):
         ("target_ids", lambda: model.score(good, wrong)),
     ):
         message = (
-            f"`{name}` must have padding, id 0, after the tokens of a row "
-            f"only. Received: {name} with padding before a token in row 2."
+            f"`{name}` must have padding, id 0, only after the tokens of a "
+            f"row. Received: {name} with padding before a token in row 2."
         )
         with raises(ValueError, message):
             call()
@@ -766,7 +766,7 @@ def test_padding_must_be_last(row):
 def test_scored_ids_must_be_pairs_of_the_vocabulary():
     model = make_model()
     message = (
-        "`source_ids` and `target_ids` must be as many as each other. "
+        "`source_ids` and `target_ids` must have the same length. "
         "Received: 1 and 2."
     )
     with raises(ValueError, message):
@@ -873,7 +873,7 @@ def test_one_start_position_is_for_all_rows():
         kt.SinusoidalPositionalEncoding(),
         kt.LearnedPositionalEncoding(16, 8),
     ):
-        with pytest.raises(ValueError, match="`start_position` must be one"):
+        with pytest.raises(ValueError, match="`start_position` must be a sc"):
             layer(x, start_position=ops.array([0, 10]))
 
 
@@ -917,5 +917,5 @@ def test_fit_needs_a_row():
     model = kt.Transformer(V, **STACK)
     model.compile("adam", kt.LabelSmoothedCrossentropy())
     empty = {name: ids[:0] for name, ids in IDS.items()}
-    with pytest.raises(ValueError, match="must have a row at least"):
+    with pytest.raises(ValueError, match="must have at least one row"):
         model.fit(empty, LABELS[:0])

@@ -98,7 +98,9 @@ def test_quantised_model_is_used_but_not_saved(tmp_path, monkeypatch):
         keras.ops.convert_to_numpy(expected), ids[:, :, None], axis=-1
     )
     np.testing.assert_allclose(found, expected[:, :, 0], rtol=1e-4)
-    with pytest.raises(ValueError, match="quantised cannot be saved.* int8"):
+    with pytest.raises(
+        ValueError, match="quantised layer cannot be saved.* int8"
+    ):
         model.save(tmp_path / "model.keras")
 
 

@@ -63,6 +63,6 @@ for dtype, cases, tolerance in (
 try:
     train(None, use_ema=True, gradient_accumulation_steps=2)
 except ValueError as error:
-    assert "`gradient_accumulation_steps` goes without" in str(error), error
+    assert "`gradient_accumulation_steps` must not be" in str(error), error
 else:
     raise AssertionError("there is no error")

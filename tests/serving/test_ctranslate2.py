@@ -482,7 +482,7 @@ class Cooler(kt.Transformer):
     "kind, message",
     [
         (Cooler, "compute as `Transformer` does.*a Cooler with a `project` of"),
-        (WithBias, "have the layers of `Transformer` alone.*WithBias with .*b"),
+        (WithBias, "have only the layers of `Transformer`.*WithBias with .*b"),
     ],
 )
 def test_another_model_is_refused(tokenizer, tmp_path, kind, message):
@@ -515,7 +515,7 @@ def test_quantised_model_is_refused(tokenizer, tmp_path, monkeypatch):
     translator = make_translator(tokenizer)
     translator.model.quantize("int8")
     for export in (translator.export_ctranslate2, translator.export_litert):
-        with pytest.raises(ValueError, match="quantised cannot be saved"):
+        with pytest.raises(ValueError, match="quantised layer cannot be saved"):
             export(tmp_path / "exported")
     assert not (tmp_path / "exported").exists()
 
@@ -563,7 +563,7 @@ def test_folder_of_an_export_is_refused_and_untouched(exported):
 def test_folder_of_something_else_is_untouched(exported, tmp_path, overwrite):
     translator, _ = exported["default"]
     (tmp_path / "thesis.tex").write_text("precious")
-    message = "something else than a CTranslate2 model, and nothing in it was"
+    message = "something other than a CTranslate2 model, and nothing in it was"
     with pytest.raises(FileExistsError, match=message):
         translator.export_ctranslate2(tmp_path, overwrite=overwrite)
     with pytest.raises(FileExistsError, match=message):

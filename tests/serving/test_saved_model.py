@@ -408,11 +408,11 @@ def test_export_that_fails_leaves_the_old_one(exported, tmp_path, monkeypatch):
 def test_overwrite_refuses_what_is_no_export(exported, tmp_path):
     translator, _ = exported["two bpe"]
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(FileExistsError, match="something else than a Saved"):
+    with pytest.raises(FileExistsError, match="something other than a Sav"):
         translator.export_saved_model(tmp_path, overwrite=True)
     assert os.listdir(tmp_path) == ["thesis.tex"]
     file = tmp_path / "thesis.tex"
-    with pytest.raises(FileExistsError, match="something else than a Saved"):
+    with pytest.raises(FileExistsError, match="something other than a Sav"):
         translator.export_saved_model(file, overwrite=True)
     assert file.read_text() == "precious"
 
@@ -479,7 +479,7 @@ def test_text_without_end_is_refused_before_it_is_computed(
     for name in ("translate_ids", "translate_ids_compiled"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             signatures[name](source_ids=tf.fill([1, 4097], 5))
-    with pytest.raises(ValueError, match="4096 tokens. Received: text 1 of "):
+    with pytest.raises(ValueError, match="4096 tokens. Received: text 1 with"):
         translator(["fox", text])
     # Filled up, these texts would be 4 GB.
     texts = tf.constant([text, *[""] * 4_000])

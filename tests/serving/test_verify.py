@@ -112,7 +112,7 @@ def test_export_of_another_search_is_named(small, tmp_path):
     assert (result.code, result.output) == (2, "")
     assert (
         "Received: BeamSearch(length_penalty=0.6, length_penalty_form='gnmt', "
-        "num_hypotheses=1, patience=None, width=4), and GreedySearch() in "
+        "num_hypotheses=1, patience=None, width=4), but GreedySearch() in "
         f"'{small.saved_model}'. Set `translator.search`, or give the command "
         "the options that `export` had."
     ) in result.errors
@@ -120,7 +120,7 @@ def test_export_of_another_search_is_named(small, tmp_path):
     translator = kt.Translator(
         small.translator.model, small.translator.tokenizer, search=search
     )
-    message = r"GreedySearch\(no_repeat_ngram_size=2\), and GreedySearch\(no_r"
+    message = r"GreedySearch\(no_repeat_ngram_size=2\), but GreedySearch\(no_r"
     with pytest.raises(ValueError, match=message):
         kt.verify_export(translator, small.saved_model, LINES)
     path = tmp_path / "1"

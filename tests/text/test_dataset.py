@@ -372,7 +372,7 @@ def test_unequal_line_counts_are_both_named(
     sides = [english[:497], german[:497]]
     sides[more] = (english, german)[more]
     message = (
-        "must have as many lines as each other. Received: "
+        "must have the same number of lines. Received: "
         rf"{counts[0]} lines in source \(lines\), "
         rf"{counts[1]} lines in target \(lines\)\."
     )

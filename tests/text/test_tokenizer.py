@@ -417,10 +417,10 @@ def test_symbols_are_never_split(model_type):
     [
         (["<2 de>"], ValueError, "without spaces.* Received: '<2 de>'"),
         ([""], ValueError, "Received: ''"),
-        (["<a>", "<b>", "<a>"], ValueError, "each another.* Received: '<a>'"),
+        (["<a>", "<b>", "<a>"], ValueError, "all different.* Received: '<a>'"),
         (["</s>"], ValueError, "none of <pad>, .* Received: '</s>'"),
         (["▁"], ValueError, "without spaces.* Received: '▁'"),
-        (["a\ud800"], ValueError, "an encoding. Received: symbol 0 with "),
+        (["a\ud800"], ValueError, "can be encoded. Received: symbol 0 with "),
         ([3], TypeError, "`symbols` must be a sequence of strings"),
         ("<2de>", TypeError, "`symbols` must be a sequence of strings"),
     ],
