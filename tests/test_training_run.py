@@ -586,7 +586,7 @@ def test_resume_needs_a_training(text, tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_of_something_else_is_left_alone(text, tmp_path, overwrite):
     (tmp_path / "thesis.txt").touch()
-    message = "holds something else than a translator, and nothing"
+    message = "holds something other than a translator, and nothing"
     with pytest.raises(FileExistsError, match=message):
         train(tmp_path, text, overwrite=overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]

@@ -1047,7 +1047,7 @@ def test_save_touches_no_folder_of_something_else(
     # Of a name that a translator has too.
     (tmp_path / "model-0123456789abcdef.safetensors").write_text("precious")
     before = contents(tmp_path)
-    message = "holds something else than a translator, and nothing in it was"
+    message = "holds something other than a translator, and nothing in it was"
     with pytest.raises(FileExistsError, match=message):
         translator.save(tmp_path, overwrite=overwrite)
     assert contents(tmp_path) == before
