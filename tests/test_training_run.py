@@ -1275,7 +1275,7 @@ def test_the_first_process_alone_says_how_it_goes(
     for message in (
         "Training on ",
         "before the learning rate peaks",
-        "val_bleu has not improved for 1 epochs",
+        "val_bleu has not improved for 1 epoch",
     ):
         assert (message in errors) == (process == 0)
     for name in (

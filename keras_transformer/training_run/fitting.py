@@ -92,7 +92,7 @@ class Fitting:
         if stop and self.distribution.is_chief:
             print(
                 f"{self.options.monitor} has not improved for "
-                f"{self.options.patience} epochs.",
+                f"{counted(self.options.patience, 'epoch')}.",
                 file=sys.stderr,
             )
 
