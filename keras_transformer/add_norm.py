@@ -74,7 +74,7 @@ class AddNorm(Layer):
 
 
 def final_norm(normalize_first: bool, dtype):
-    """The layer that closes a stack: a norm where no `AddNorm` ended in one."""
+    """The layer that closes a stack: a norm if no `AddNorm` ended in one."""
     if normalize_first:
         return LayerNormalization(
             epsilon=LAYER_NORM_EPSILON, name="final_norm", dtype=dtype

@@ -1,4 +1,4 @@
-"""What the tokens of a translation look at in its source."""
+"""What the tokens of a translation attend to in its source."""
 
 import sys
 from typing import Any
@@ -11,7 +11,7 @@ from keras_transformer.picture import write_figure
 
 
 class Alignment(NamedTuple):
-    """Attention of a translation's pieces to those of its source.
+    """The attention of a translation's pieces to those of its source.
 
     Attributes:
         source_pieces: `S` strings, the last the end token's; none of empty
@@ -45,8 +45,8 @@ class Alignment(NamedTuple):
     def draw(self, path):
         """Draws the weights as a picture.
 
-        Characters that no font of this machine has are drawn as boxes, and
-        named on the standard error output.
+        Characters that no font on this machine has are drawn as boxes, and
+        named on standard error.
 
         Args:
             path: The file; its ending says the format, such as `.png`. One
@@ -88,9 +88,9 @@ class Alignment(NamedTuple):
 
 
 def _fonts_for(text) -> tuple[list[str], set[str]]:
-    """Matplotlib's fonts, and those of this machine for what they lack.
+    """Matplotlib's fonts, and fonts of this machine for what they lack.
 
-    Also the characters that none has, which it says.
+    Also the characters that no font has, which it prints.
     """
     from matplotlib import font_manager
     from matplotlib import rcParams

@@ -18,8 +18,8 @@ _unfinished = set()  # files and folders that are being filled
 def write_file(path, content: bytes | Callable, check: Callable | None = None):
     """Writes a file beside its place, then renames it there.
 
-    What it replaces gives it its permissions. A link stays one, and what is
-    no file, such as a terminal or a pipe, is written to.
+    It keeps the permissions of the file it replaces. A link stays a link, and
+    what is not a regular file, such as a terminal or a pipe, is written to.
 
     Args:
         path: The file.
@@ -41,7 +41,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     os.makedirs(folder, exist_ok=True)
     partial = _beside(path)
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-    mode = _mode_of(path)  # nobody may read it who may not read the old one
+    mode = _mode_of(path)  # nobody else may read it than may read the old one
     os.close(os.open(partial, flags, 0o666 if mode is None else mode | 0o600))
     _unfinished.add(partial)
     try:
@@ -63,7 +63,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
 
 @contextlib.contextmanager
 def new_folder(path, check: Callable):
-    """Gives a folder to fill, which becomes `path` when the block ends well.
+    """Yields a folder to fill, which becomes `path` if the block succeeds.
 
     Args:
         path: The folder to be. What is there is replaced; a link stays one.
@@ -117,7 +117,7 @@ def new_folder(path, check: Callable):
 
 @contextlib.contextmanager
 def temporary_folder():
-    """Gives a folder that is removed with the block, or with the process."""
+    """Yields a folder that is removed after the block, or with the process."""
     with tempfile.TemporaryDirectory() as folder:
         _unfinished.add(folder)
         try:
@@ -127,7 +127,7 @@ def temporary_folder():
 
 
 def remove_unfinished():
-    """Removes what is being filled, before the process ends."""
+    """Removes unfinished files and folders, before the process ends."""
     for partial in [*_unfinished]:
         _clean_up(partial)
 
@@ -154,13 +154,13 @@ def _fill(path, content):
 
 
 def _clean_up(partial):
-    """Removes what is half done; an error on its way is what counts."""
+    """Removes an unfinished file or folder, without an error of its own."""
     with contextlib.suppress(OSError):
         remove(partial)
 
 
 def _mode_of(path):
-    """The permissions of what is at a path, `None` where nothing is."""
+    """The permissions of what is at a path, or `None`."""
     try:
         return stat.S_IMODE(os.stat(path).st_mode)
     except FileNotFoundError:
@@ -168,10 +168,10 @@ def _mode_of(path):
 
 
 def _beside(path):
-    """A hidden name for what will be `path`, that nothing else has.
+    """A hidden and unique name beside `path`, for what will be renamed to it.
 
-    Made by `open` and `mkdir` as any file or folder: those of `tempfile` are
-    for their owner alone.
+    The caller creates it as any file or folder: those of `tempfile` may be
+    read by their owner alone.
     """
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.{secrets.token_hex(4)}")

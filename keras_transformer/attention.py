@@ -19,9 +19,9 @@ from keras_transformer.tensorflow_only.indexing import size
 from keras_transformer.tensorflow_only.products import small_product
 from keras_transformer.tensorflow_only.products import small_softmax
 
-# Added to a score that may not be attended. Finite, so that a row with
-# nothing to attend becomes an average instead of NaN; far below any score, so
-# that its share is exactly 0 in float32 elsewhere.
+# Added to the score of a key that may not be attended to. Finite, so that a row
+# with nothing to attend to becomes an average instead of NaN; far below any
+# score, so that its weight is exactly 0 in float32 elsewhere.
 MASKED_SCORE = -1e9
 
 
@@ -32,7 +32,7 @@ def attention_weights(query, key, mask=None, in_step=False):
         query: Float tensor `(B, N, T, H)`.
         key: Float tensor `(B, N, S, H)`.
         mask: Bool tensor of three axes that broadcast to `(B, T, S)`, `True`
-            where the query may attend the key.
+            where the query may attend to the key.
         in_step: Whether it is a step of decoding, with few queries.
 
     Returns:
@@ -61,15 +61,15 @@ def _attention_scores(query, key, mask, in_step):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class MultiHeadAttention(Layer):
-    """Attends keys from queries with several heads at once.
+    """Attends to keys from queries with several heads at once.
 
     Section 3.2.2 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762):
 
     `MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W^O`
     `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`
 
-    All masks given are joined. A query with nothing to attend gets the
-    average of the values: finite, and without meaning. The Keras mask of
+    All masks given are combined. A query with nothing to attend to gets
+    the average of the values: finite, but meaningless. The Keras mask of
     `query` passes through to the output.
 
     For decoding token by token, `keys_and_values` computes what can be kept,
@@ -93,11 +93,11 @@ class MultiHeadAttention(Layer):
         value: Float tensor of shape `(B, S, D)`, of any width.
         key: Float tensor of shape `(B, S, D)`; `value` by default.
         value_mask: Bool tensor of shape `(B, S)`, `True` where `value` may be
-            attended. Keras fills it in where `value` carries a mask.
+            attended to. Keras fills it in where `value` carries a mask.
         key_mask: The same for `key`.
         attention_mask: Bool tensor of shape `(B, T, S)` or `(T, S)`, `True`
-            where the query may attend the key.
-        use_causal_mask: Whether a query attends only keys up to its position.
+            where the query may attend to the key.
+        use_causal_mask: Whether a query attends only to keys up to its place.
         return_attention_scores: Whether to return the weights as well.
         training: Whether dropout is on.
 
@@ -106,12 +106,12 @@ class MultiHeadAttention(Layer):
         pair of it and the float32 weights of shape `(B, N, T, S)`.
 
     Raises:
-        TypeError: If a size is not an integer, a share no number, or a mask no
-            tensor.
+        TypeError: If a size is not an integer, a share is not a number, or a
+            mask is not a tensor.
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
-            `[0, 1)`, a tensor has not three axes, or a mask not the shape that
-            it must have.
+            `[0, 1)`, a tensor does not have three axes, or a mask has the
+            wrong shape.
 
     Example:
     >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=8)
@@ -175,7 +175,7 @@ class MultiHeadAttention(Layer):
         super().build(query_shape)
 
     def compute_output_shape(self, query_shape, *args, **kwargs):
-        """The shape of the output: of the query, but its width."""
+        """The shape of the query, with the width of the output."""
         return (*query_shape[:-1], self.hidden_dim)
 
     def call(
@@ -225,7 +225,7 @@ class MultiHeadAttention(Layer):
     def attend(
         self, query, keys, values, mask=None, training=None, length=None
     ):
-        """Attends projected keys and values, `(B, N, S, H)` each.
+        """Attends to projected keys and values, `(B, N, S, H)` each.
 
         Args:
             query: Float tensor `(B, T, D)`; with a `length`, rows `(B T, D)`.
@@ -233,8 +233,8 @@ class MultiHeadAttention(Layer):
             values: From `keys_and_values`.
             mask: Bool tensor that broadcasts to `(B, T, S)`.
             training: Whether dropout is on.
-            length: Number `T` of queries that belong together, an integer, in
-                a step of decoding, where they are rows.
+            length: In a step of decoding, where queries are rows: the number
+                `T` of queries that belong together, an integer.
 
         Returns:
             The output, like `query`, and the weights `(B, N, T, S)`.
@@ -250,11 +250,11 @@ class MultiHeadAttention(Layer):
         return self.output_projection(self._join_heads(heads, in_step)), weights
 
     def attend_blocks(self, query, blocks, length):
-        """Attends in a step of decoding what is kept in several tensors.
+        """Attends, in a step of decoding, to what is kept in several tensors.
 
-        The same as `attend` with the blocks joined, without a copy of them:
-        the exponentials of all scores are summed up, as are the values by
-        them, and divided at the end.
+        The same as `attend` with the blocks joined, but without copying them:
+        the exponentials of all scores, and the values weighted by them, are
+        summed over the blocks and divided at the end.
 
         Args:
             query: Float tensor, rows `(B T, D)`.
@@ -314,7 +314,7 @@ class MultiHeadAttention(Layer):
 
 
 def _rows(x, length):
-    """The batch size for a shape, inferred but where nothing could be."""
+    """The batch size of a shape: inferred, unless an axis may be empty."""
     return size(x, 0) if _is(0, length) else -1
 
 

@@ -1,4 +1,4 @@
-"""Batches of sentences of like length, without a backend."""
+"""Batches of sentences of similar length, without a backend."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +19,7 @@ def batches_by_length(
     max_length: int | None = None,
     max_rows: int | None = None,
 ):
-    """Groups sentences of like length, longest first.
+    """Groups sentences of similar length, longest first.
 
     Args:
         lengths: Tokens of each sentence.
@@ -78,7 +78,7 @@ def in_threads(function, items, num_threads: int):
 
 
 def in_text_order(num_texts: int, num_hypotheses: int, found):
-    """Puts what was found batch by batch in the order of the texts.
+    """Puts results that come batch by batch in the order of the texts.
 
     Args:
         num_texts: Number `B` of texts.
@@ -107,9 +107,9 @@ def in_text_order(num_texts: int, num_hypotheses: int, found):
 
 
 def first_of(translations) -> list[str]:
-    """One translation of each text, whatever number the search gives.
+    """One translation of each text, however many the search returns.
 
-    The best, unless the search is `Sampling`, whose are in no order.
+    The best, except for `Sampling`, which returns them in no order.
     """
     return [
         found if isinstance(found, str) else found[0] for found in translations
@@ -117,7 +117,7 @@ def first_of(translations) -> list[str]:
 
 
 def pad_rows(rows, length: int = 1):
-    """Makes an int32 array `(B, S)` of lists of ids, at least `length` wide."""
+    """Pads lists of ids to an int32 array `(B, S)`, `S` at least `length`."""
     ids = np.zeros((len(rows), max([length, *map(len, rows)])), "int32")
     for row, values in zip(ids, rows, strict=True):
         row[: len(values)] = values

@@ -60,7 +60,7 @@ def corpus_scores(
             already.
 
     Raises:
-        TypeError: If something else than strings is found.
+        TypeError: If anything but strings is found.
         OSError: If sacreBLEU cannot download what the tokenizer needs.
         RuntimeError: If a library that it needs is not installed.
         ValueError: If the numbers of strings differ, there are none, or

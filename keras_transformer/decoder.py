@@ -54,7 +54,7 @@ class DecoderLayer(Layer):
         inputs: Float tensor of shape `(B, T, D)`.
         encoded: Encoder output, float tensor of shape `(B, S, D)`.
         padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
-            be attended.
+            be attended to.
         encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
             may be attended. Keras fills it in where `encoded` carries a mask.
         return_attention_scores: Whether to return the weights of the
@@ -68,8 +68,8 @@ class DecoderLayer(Layer):
         pair of it and float32 weights of shape `(B, N, T, S)`.
 
     Raises:
-        TypeError: If a size is not an integer, a share no number, or a mask no
-            tensor.
+        TypeError: If a size is not an integer, a share is not a number, or a
+            mask is not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
             of axes.
@@ -213,14 +213,14 @@ class DecoderLayer(Layer):
         Args:
             inputs: Float tensor of shape `(B W, D)`, that position of each
                 hypothesis of each sentence.
-            position: Where in `cache` that is, scalar int32 tensor from 0,
-                less than `L`, which is not checked.
+            position: Its place in `cache`, scalar int32 tensor from 0, less
+                than `L`, which is not checked.
             cache: Keys and values of the positions before, `(B, N, L W, H)`
                 each, for at most `L` positions.
             encoded_cache: Keys and values of the encoder output, `(B, N, S,
                 H)` each, from `cross_attention.keys_and_values`.
             visible: Bool tensor that broadcasts to `(B, W, L W)`, `True`
-                where a hypothesis may attend what was kept.
+                where a hypothesis may attend to what was kept.
             encoded_visible: Bool tensor that broadcasts to `(B, W, S)`, the
                 same for the encoder output; by default all of it.
             num_slots: Number `W` of hypotheses of a sentence.
@@ -282,7 +282,7 @@ class Decoder(Layer):
 
     Section 3.1 and figure 1, right, of
     [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762). With
-    `normalize_first` a last layer normalisation closes the stack. Keras masks
+    `normalize_first` a final layer normalisation closes the stack. Keras masks
     on `inputs` and `encoded` are honoured; the one on `inputs` passes through.
 
     For decoding token by token: `start_cache`, `encoded_cache`, then `step`
@@ -310,7 +310,7 @@ class Decoder(Layer):
         inputs: Float tensor of shape `(B, T, D)`.
         encoded: Encoder output, float tensor of shape `(B, S, D)`.
         padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
-            be attended.
+            be attended to.
         encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
             may be attended. Keras fills it in where `encoded` carries a mask.
         return_attention_scores: Whether to return the weights of the
@@ -466,14 +466,13 @@ class Decoder(Layer):
         Args:
             inputs: Float tensor of shape `(B, W, D)`, that position of each
                 of the `W` hypotheses of a sentence.
-            position: Which position that is, scalar int32 tensor from 0. It
-                must be less than `start_cache` has room for, which is not
-                checked.
+            position: The position, scalar int32 tensor from 0. It must be less
+                than the length given to `start_cache`, which is not checked.
             cache: From `start_cache`, or the step before.
             encoded_cache: From `encoded_cache`.
             encoded_mask: Bool tensor of shape `(B, S)`.
-            ancestry: Int32 tensor `(B, W, L)` or longer, in which slot each
-                hypothesis is at each position. Not needed for one slot.
+            ancestry: Int32 tensor `(B, W, L)` or longer, the slot that each
+                hypothesis was in at each position. Not needed for one slot.
             past: Keys and values of the positions before those of `cache`,
                 which are only read. The first is of a position that is never
                 visible, as `start_cache` gives it, so that the tensors are
@@ -496,7 +495,7 @@ class Decoder(Layer):
         encoded_keys, _ = encoded_cache[0]  # (B, N, S, H)
         sizes = (encoded_keys.shape[0], num_slots, encoded_keys.shape[2])
         encoded_visible = combine_masks(sizes, encoded_mask=encoded_mask)
-        # As rows, which layers multiply without a change of shape.
+        # As rows, which layers multiply without changing shapes.
         x = ops.reshape(inputs, (-1, inputs.shape[2]))
         new_cache = []
         for layer, layer_cache, layer_encoded_cache, layer_past in zip(
@@ -544,9 +543,9 @@ def past_length(past, num_slots):
 def _visible(position, keys, num_slots, ancestry, first):
     """Marks what each hypothesis has kept, bool `(B or 1, W or 1, L W)`.
 
-    At each position up to this one, a hypothesis sees the slot that it was in
-    then. So a beam search never moves what is kept, and the attention of all
-    hypotheses of a sentence is one product.
+    At each position up to this one, a hypothesis sees the slot it was in at
+    that position. So a beam search never moves what is kept, and the attention
+    of all hypotheses of a sentence is one product.
 
     Args:
         position: As for `Decoder.step`.

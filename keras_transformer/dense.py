@@ -10,9 +10,10 @@ from keras_transformer.tensorflow_only.indexing import size
 class Dense(keras.layers.Dense):
     """Computes `activation(x W + b)` as `keras.layers.Dense` does.
 
-    Keras multiplies three axes by two in a way that asks for all sizes while
-    it runs: eight small operations on TensorFlow, and on LiteRT memory that is
-    arranged anew, at each of dozens of products a decoding step.
+    Keras multiplies a tensor of three axes by a matrix in a way that computes
+    all sizes at run time. That is eight small operations on TensorFlow, and
+    makes LiteRT reallocate its memory, for each of the dozens of products of a
+    decoding step.
 
     Args:
         units: Size `F` of the output.
@@ -49,6 +50,6 @@ def by_rows(function, x):
     if len(x.shape) != 3:
         return function(x)
     y = function(ops.reshape(x, (-1, x.shape[-1])))
-    # A batch size that is not known is inferred, for which `T` must not be 0.
+    # An unknown batch size is inferred, for which `T` must not be 0.
     batch_size = -1 if x.shape[0] is None else x.shape[0]
     return ops.reshape(y, (batch_size, size(x, 1), y.shape[-1]))

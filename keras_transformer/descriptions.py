@@ -1,4 +1,4 @@
-"""Models and searches as Keras describes them, and made anew from that."""
+"""Models and searches as Keras describes and recreates them."""
 
 import keras
 
@@ -6,7 +6,7 @@ from keras_transformer.layer import check_not_quantized
 
 
 def check_describable(model):
-    """Raises `ValueError` unless configuration and weights are the model."""
+    """Raises `ValueError` unless configuration and weights say all of it."""
     check_not_quantized(model)
     for layer in model._flatten_layers():
         if not _can_be_read(getattr(layer, "activation", None)):
@@ -26,7 +26,7 @@ def check_describable(model):
 
 
 def check_registered(**objects):
-    """Raises `ValueError` unless Keras finds the class of each again."""
+    """Raises `ValueError` unless Keras can find the class of each."""
     for name, value in objects.items():
         kind = type(value)
         registered_name = keras.saving.get_registered_name(kind)
@@ -39,7 +39,7 @@ def check_registered(**objects):
 
 
 def deserialized(kind: type, description: dict, origin: str):
-    """Makes a model or a search that is described as Keras does.
+    """Recreates a model or a search from its Keras description.
 
     Args:
         kind: The class that it must be of.
@@ -51,7 +51,7 @@ def deserialized(kind: type, description: dict, origin: str):
     """
     try:
         made = keras.saving.deserialize_keras_object(description)
-    # What a damaged description makes Keras raise.
+    # Keras raises these for a damaged description.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{origin} must describe what can be recreated. Received: "
@@ -66,11 +66,11 @@ def deserialized(kind: type, description: dict, origin: str):
 
 
 def _can_be_read(activation) -> bool:
-    """Whether Keras finds an activation again by what it writes of it."""
+    """Whether Keras can load the activation that it writes."""
     if activation is None or isinstance(activation, keras.layers.Layer):
         return True
     if getattr(activation, "__name__", None) == "<lambda>":
-        return False  # of which Keras would warn
+        return False  # Keras would warn
     try:
         described = keras.activations.serialize(activation)
         return keras.activations.get(described) is activation

@@ -13,12 +13,12 @@ class Dropout(keras.layers.Dropout):
     """Drops entries in training and scales the others up.
 
     On TensorFlow one random number of 32 bits decides two entries, where Keras
-    draws one for each: on a processor the random numbers are most of what
-    dropout costs. With a `noise_shape`, where the last axis is odd or unknown,
+    draws one for each: on a CPU, drawing random numbers is most of the cost of
+    dropout. With a `noise_shape`, where the last axis is odd or unknown,
     and on JAX, whose random integers take twice their bits, it is
     `keras.layers.Dropout` unchanged. The share is rounded to a multiple of
-    `2^-16`, and what is kept scaled by the inverse of what that keeps; each
-    device of a `tf.distribute` strategy drops other entries.
+    `2^-16`, and the entries kept are scaled by the inverse of the share kept;
+    each device of a `tf.distribute` strategy drops different entries.
 
     Args:
         rate: Share to drop, in `[0, 1)`.

@@ -44,7 +44,7 @@ class EncoderLayer(Layer):
     Call arguments:
         inputs: Float tensor of shape `(B, S, D)`.
         padding_mask: Bool tensor of shape `(B, S)`, `True` where `inputs` may
-            be attended.
+            be attended to.
         attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
             where a position may attend another; joined with the padding.
         training: Whether dropout is on.
@@ -56,8 +56,8 @@ class EncoderLayer(Layer):
         Float tensor of shape `(B, S, D)`.
 
     Raises:
-        TypeError: If a size is not an integer, a share no number, or a mask no
-            tensor.
+        TypeError: If a size is not an integer, a share is not a number, or a
+            mask is not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
             of axes.
@@ -181,7 +181,7 @@ class Encoder(Layer):
 
     Section 3.1 and figure 1, left, of
     [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762). With
-    `normalize_first` a last layer normalisation closes the stack. A Keras
+    `normalize_first` a final layer normalisation closes the stack. A Keras
     mask on `inputs` is honoured and passes through.
 
     Args:
@@ -205,7 +205,7 @@ class Encoder(Layer):
     Call arguments:
         inputs: Float tensor of shape `(B, S, D)`.
         padding_mask: Bool tensor of shape `(B, S)`, `True` where `inputs` may
-            be attended.
+            be attended to.
         attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
             where a position may attend another; joined with the padding.
         training: Whether dropout is on.

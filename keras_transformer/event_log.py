@@ -1,4 +1,4 @@
-"""What TensorBoard shows, written without TensorBoard."""
+"""Event files for TensorBoard, written without TensorBoard."""
 
 import os
 
@@ -6,21 +6,21 @@ import tensorflow as tf
 
 
 class EventLog:
-    """Writes an event file into a folder of TensorBoard's.
+    """Writes an event file into a TensorBoard log folder.
 
-    `tf.summary.scalar` and `tf.summary.text` are TensorBoard's own and need
-    it installed; only the one who looks at the log does.
+    `tf.summary.scalar` and `tf.summary.text` need TensorBoard installed, which
+    only whoever reads the log should need.
 
     Args:
         folder: The folder, made with the first values.
     """
 
     def __init__(self, folder):
-        self.folder = os.fsencode(folder)  # whose name may be no UTF-8
+        self.folder = os.fsencode(folder)  # its name may not be UTF-8
         self._writer = None
 
     def write(self, step: int, scalars=None, texts=None):
-        """Adds numbers and Markdown, each by tag, at a step of the axis."""
+        """Adds numbers and Markdown texts, by tag, at a step."""
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self.folder)
         with self._writer.as_default():

@@ -35,8 +35,8 @@ class FeedForward(Layer):
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        TypeError: If a size is not an integer, or a share no number.
-        ValueError: If a size is not positive, `dropout` not in `[0, 1)`,
+        TypeError: If a size is not an integer, or a share is not a number.
+        ValueError: If a size is not positive, `dropout` is not in `[0, 1)`,
             `activation` is `"glu"`, which halves its input, or has weights,
             or `inputs` are not `D` wide.
 

@@ -60,7 +60,7 @@ def check_training_data(model, x, y=None):
 
 
 def check_no_class_weight(class_weight):
-    """Raises if there is one, which Keras takes for labels of one class."""
+    """Raises if there is one: Keras expects one class per row for it."""
     if class_weight is not None:
         raise ValueError(
             "`class_weight` must be `None`: a row has many labels, and Keras "
@@ -95,7 +95,7 @@ def as_ids(name, x):
 
 
 def check_pairs(inputs):
-    """Raises unless the ids of both sides are matrices of as many rows."""
+    """Raises unless the ids of both sides are matrices with equal rows."""
     sources, targets = inputs["source_ids"], inputs["target_ids"]
     check_axes("source_ids", sources, (2,), "(B, S)")
     check_axes("target_ids", targets, (2,), "(B, T)")

@@ -4,15 +4,15 @@ import keras
 
 
 class Freezable:
-    """Remembers which of its parts are frozen or not, for Keras layers.
+    """Saves which parts of a Keras layer are frozen.
 
-    Setting `trainable` reaches the parts of a layer, but Keras saves only the
-    flag of the layer itself, and what is loaded has made its parts anew.
+    Setting `trainable` also sets it for the parts of a layer, but Keras saves
+    only the flag of the layer itself, and a loaded layer has new parts.
 
     Args:
-        frozen: Names of parts that are frozen where what they are in is not,
-            or the other way round, such as `"encoder/layer_0"`, as a saved
-            layer has them.
+        frozen: Names of parts that are frozen although the layer around them
+            is not, or the other way round, such as `"encoder/layer_0"`, as
+            in the configuration of a saved layer.
         **kwargs: For `keras.layers.Layer`.
     """
 
@@ -30,24 +30,24 @@ class Freezable:
         super().build(inputs_shape)
         if self._is_as_made():
             if not self.trainable:
-                # Keras ignores a flag set to what it is: the parts made since
-                # would stay trainable.
+                # Keras ignores a flag that does not change: the parts made
+                # since then would stay trainable.
                 self.trainable = True
                 self.trainable = False
             self._freeze()
         for part in (self, *(part for _, part, _ in _parts(self))):
-            if not part.trainable:  # which the weights made since are
+            if not part.trainable:  # unlike the weights made since then
                 for weight in part._trainable_variables:
                     weight.trainable = False
 
     @classmethod
     def from_config(cls, config, *args, **kwargs):
         layer = super().from_config(config, *args, **kwargs)
-        layer._freeze()  # what a subclass has made after `build`
+        layer._freeze()  # parts that a subclass made after `build`
         return layer
 
     def _is_as_made(self):
-        """Whether no part is frozen yet, not even with the whole."""
+        """Whether no part has been frozen yet, alone or with the layer."""
         return all(part.trainable for _, part, _ in _parts(self))
 
     def _freeze(self):
@@ -59,7 +59,7 @@ class Freezable:
         """Returns the arguments.
 
         Raises:
-            ValueError: If a part is quantised, which they do not say.
+            ValueError: If a part is quantised, which they cannot express.
         """
         check_not_quantized(self)
         config = super().get_config()
@@ -88,7 +88,7 @@ class Layer(Freezable, keras.layers.Layer):
     def compute_output_spec(self, *args, **kwargs):
         if not self.built:  # nothing to trace `call` with
             return super().compute_output_spec(*args, **kwargs)
-        # By tracing, as where there is no `compute_output_shape`: it finds the
+        # By tracing, as if there were no `compute_output_shape`: that finds the
         # errors of `call`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
@@ -96,7 +96,7 @@ class Layer(Freezable, keras.layers.Layer):
 def check_not_quantized(layer):
     """Raises `ValueError` if Keras has quantised a part of a layer.
 
-    By whatever call of `quantize`: Keras could not read the whole again.
+    Keras could not load it again.
     """
     for name, part, _ in _parts(layer):
         if part.quantization_mode:
@@ -109,7 +109,7 @@ def check_not_quantized(layer):
 
 
 def _parts(layer, prefix=""):
-    """Layers in a layer: the name of each, it, and the layer that has it."""
+    """Yields each layer in a layer: its name, itself and its parent."""
     for part in layer._layers:
         name = prefix + part.name
         yield name, part, layer

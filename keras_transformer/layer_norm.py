@@ -21,14 +21,14 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     Call arguments:
         inputs: Float tensor `(..., D)`.
-        training: Whether gradients will be asked for.
+        training: Whether gradients will be needed.
 
     Returns:
         A tensor like `inputs`, computed in float32 or float64.
     """
 
     def call(self, inputs, training=False):
-        # Keras would keep integers, and round what it computes to them.
+        # Keras would keep integers, and round its results to them.
         inputs = ops.cast(inputs, self.compute_dtype)
         scales_and_shifts = self.scale and self.center
         is_plain = self.axis in (-1, [-1]) and not self.rms_scaling
@@ -49,7 +49,8 @@ def standardize(x, epsilon):
     """Gives the last axis mean 0 and variance 1.
 
     Returns:
-        That, `(..., D)`, and what made the variance 1, `(..., 1)`.
+        The result, `(..., D)`, and the factor that made the variance 1,
+        `(..., 1)`.
     """
     centered = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Which device has which part of the weights, for models too big for one."""
+"""How weights are split among devices, for models too big for one."""
 
 import keras
 
@@ -13,7 +13,7 @@ def layout_map(
     As [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053): each device
     has some heads of every attention, some inner units of every feed-forward
     network and some rows of the vocabulary, so that a sublayer adds up once.
-    What is small is on all devices.
+    Small weights are on all devices.
 
     Args:
         device_mesh: The devices. Their number on `axis` must divide the

@@ -6,12 +6,12 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.lines import chunks
 
-# Longest source where the model has no limit of its own: far more than any
-# sentence, and still within the memory of a usual machine.
+# Longest source if the model has no limit of its own: far longer than any
+# sentence, and still within the memory of an ordinary machine.
 LONGEST_SOURCE = 4096
 
-# Most tokens of a target that may be asked for; there is room for all from the
-# first step.
+# Most tokens of a target that may be asked for, as memory for all of them may
+# be allocated at the first step.
 MOST_LENGTH = 2**20
 
 
@@ -59,8 +59,8 @@ def check_row_lengths(name, rows, limit: int):
 def check_line_lengths(lines, place, translator, encode=None):
     """Raises `ValueError` if a line is too long, which it names from 1.
 
-    For a file, before any of it is translated: a call of the translator with
-    some of the lines would count from the first of these.
+    For a file, before any of it is translated: a translator that is called
+    with some of the lines would count from the first of those.
 
     Args:
         lines: A list of strings.

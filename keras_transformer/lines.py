@@ -9,11 +9,11 @@ from keras_transformer.checks import is_ordered
 from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_encodable
 
-# In a short list of strings one file is enough to tell paths from text; of a
-# long one, which is text in most cases, only so many are looked at.
+# In a short list of strings, one existing file is enough to tell paths from
+# text; of a long list, which is text in most cases, only so many are checked.
 MOST_PATHS = 100
 
-# What to do about files that begin in another way than text in UTF-8.
+# What to do about files that do not begin like text in UTF-8.
 OTHER_STARTS = {
     b"\x1f\x8b": "It is compressed: `gunzip` it.",
     b"\xfd7zXZ": "It is compressed: `unxz` it.",
@@ -66,17 +66,17 @@ def read_stream(stream, name: str) -> Iterator[str]:
 
 
 def lines_of(files_or_lines) -> Iterator[str]:
-    """Gives the lines of what a user may pass as text.
+    """Yields the lines of whatever a user may pass as text.
 
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
-            A list of strings is taken as paths where one of at most a hundred
-            is a file, or all of the first hundred are; else as lines.
+            A list of strings is taken as paths if one of at most a hundred
+            is a file, or if all of the first hundred are; otherwise as lines.
 
     Raises:
         FileNotFoundError: If a path is no file.
-        TypeError: If something else than paths and strings is found.
-        ValueError: If a file is not UTF-8, or a string has no encoding.
+        TypeError: If anything but paths and strings is found.
+        ValueError: If a file is not UTF-8, or a string cannot be encoded.
     """
     if isinstance(files_or_lines, (str, os.PathLike)):
         yield from read_lines(files_or_lines)
@@ -102,7 +102,7 @@ def lines_of(files_or_lines) -> Iterator[str]:
 
 
 def line_pairs(source, target) -> Iterator[tuple[str, str]]:
-    """Gives each line of one text with that of the other.
+    """Yields each line of one text with the same line of the other.
 
     Args:
         source: Text, as `lines_of` takes it.
@@ -110,7 +110,7 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
 
     Raises:
         ValueError: After the last pair, if one text has more lines; or if
-            both are one iterator, of which each line can be taken once.
+            both are the same iterator, which yields each line only once.
     """
     if source is target and isinstance(source, Iterator):
         raise ValueError(
@@ -156,7 +156,7 @@ def read_pairs(source, target) -> list[list[str]]:
 
 
 def name_of(files_or_lines) -> str:
-    """What a message calls the text: its files, or "lines" from elsewhere."""
+    """What messages call the text: its files, or "lines"."""
     if isinstance(files_or_lines, (str, os.PathLike)):
         return os.fspath(files_or_lines)
     if _are_paths(files_or_lines):

@@ -3,7 +3,7 @@
 import errno
 import fcntl
 
-# What `flock` fails with on some network file systems.
+# Errors of `flock` on some network file systems.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 WITHOUT_WAITING = fcntl.LOCK_EX | fcntl.LOCK_NB
 

@@ -23,14 +23,14 @@ def causal_mask(target_length, source_length=None):
 
 
 def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
-    """Joins all masks given: attended is what every one of them allows.
+    """Combines all masks given: a key is visible if every one allows it.
 
     Args:
         sizes: `(B, T, S)`, `None` where one is not known.
         attention_mask: Bool tensor `(B, T, S)` or `(T, S)`.
         causal: Bool tensor `(1, T, S)`.
-        **padding_masks: Bool tensors `(B, S)`, the keys that are not padding,
-            under the names that a message gives them; or `None`.
+        **padding_masks: Bool tensors `(B, S)`, `True` for keys that are not
+            padding, or `None`, by the names that error messages use.
 
     Returns:
         Bool tensor that broadcasts to `(B, T, S)`, `None` without any mask.

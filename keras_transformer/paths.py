@@ -4,12 +4,12 @@ import hashlib
 import os
 import re
 
-# What the system would take for folders on this machine.
+# The operating system would take these for folders on this machine.
 ADDRESS = re.compile(r"\w+://")
 
 
 def fingerprint(path) -> str:
-    """The SHA-256 of a file, which tells it from one of other content."""
+    """The SHA-256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -29,7 +29,7 @@ def check_local(path):
 
 
 def check_absent(path, overwrite: bool = False):
-    """Raises `FileExistsError` if something is at `path`, and not empty."""
+    """Raises `FileExistsError` if something that is not empty is at `path`."""
     check_local(path)
     if overwrite or not os.path.exists(path):
         return
@@ -70,7 +70,7 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
 def check_file_to_write(path, overwrite: bool = False):
     """Raises `OSError` unless a file may be written at `path`.
 
-    Before hours of work, rather than after.
+    To find out before hours of work rather than after.
     """
     if is_special(path):
         return
@@ -83,7 +83,7 @@ def check_file_to_write(path, overwrite: bool = False):
 
 
 def check_folder_to_write(path):
-    """Raises `OSError` unless files may be written in a folder, made or not."""
+    """Raises `OSError` unless files may be written in a folder to be made."""
     path = os.path.realpath(path)
     while not os.path.exists(path):  # it will be made
         path = os.path.dirname(path)
@@ -94,7 +94,7 @@ def check_folder_to_write(path):
 
 
 def is_special(path):
-    """Whether a device or a pipe is at the path, which is not replaced."""
+    """Whether a device or a pipe is at the path: it is not replaced."""
     is_usual = os.path.isfile(path) or os.path.isdir(path)
     return os.path.exists(path) and not is_usual
 
@@ -102,7 +102,7 @@ def is_special(path):
 def check_file(path) -> str:
     """Returns `path` as a string, or raises `FileNotFoundError`.
 
-    A pipe is one too, which can be read once.
+    A pipe counts as a file, though it can be read only once.
     """
     path = os.fspath(path)
     if os.path.isdir(path):

@@ -11,9 +11,9 @@ def split_texts(processor, texts):
     """Splits a string into ids, a sequence of strings into lists of ids.
 
     Raises:
-        TypeError: If something else than strings is found.
-        ValueError: If a string holds half of a surrogate pair, as Python puts
-            where bytes are no UTF-8.
+        TypeError: If anything but strings is found.
+        ValueError: If a string holds half of a surrogate pair, which Python
+            puts in place of bytes that are not UTF-8.
     """
     is_one = isinstance(texts, str)
     rows = [texts] if is_one else check_texts("texts", texts)
@@ -34,7 +34,7 @@ def check_encodable(text, name):
 
 
 def end_rows(rows) -> list[list[int]]:
-    """Rows of ids with the end token, but for those of empty text."""
+    """Rows of ids with the end token, except those of empty text."""
     return [[*ids, END_TOKEN_ID] if ids else [] for ids in rows]
 
 
@@ -46,7 +46,7 @@ def end_targets(rows) -> list[list[int]]:
 def spellings(processor) -> list[str]:
     """What each piece of a `SentencePieceProcessor` adds to a text, by id.
 
-    Special ones add nothing, but for the unknown one.
+    Special ones add nothing, except for the unknown one.
     """
     ids = range(processor.GetPieceSize())
     return [
@@ -62,7 +62,7 @@ def spellings(processor) -> list[str]:
 def join_pieces(spelled, ids) -> str:
     """Joins pieces as tensorflow-text's fast operation does.
 
-    Which differs from SentencePiece at the start of a text.
+    It differs from SentencePiece at the start of a text.
 
     Args:
         spelled: The `spellings` of all pieces.

@@ -1,11 +1,12 @@
-"""Logits that know what they are the product of.
+"""Logits that carry the factors they are the product of.
 
-The gradient of a loss with respect to logits `x E^T` is as large as they are,
-`(B, T, V)`. A training step asks for those of `x` and `E` alone, which the
-loss can compute without it. Keras hands losses and metrics nothing but logits,
-so they carry `x` and `E` to the loss as they carry their mask, and what the
-loss has found to metrics. Where a step computes a batch in parts, they carry
-the logits of each, and are joined only if something else looks at them.
+The gradient of a loss with respect to logits `x E^T` is as large as the logits,
+`(B, T, V)`. A training step needs only the gradients of `x` and `E`, which the
+loss can compute without it. Keras passes only logits to losses and metrics, so
+the logits carry `x` and `E` to the loss, as they carry their mask, and carry to
+the metrics what the loss has computed. If a step computes a batch in parts,
+they carry the logits of each part, which are joined only if something else
+reads them.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ from keras_transformer.rows import join_rows
 
 
 class Product(NamedTuple):
-    """What logits are the product of.
+    """The factors of logits.
 
     Attributes:
-        logits: They themselves, as they were computed.
+        logits: The logits themselves, as they were computed.
         vectors: Float tensor, as many axes, the last `D` wide.
         embeddings: Float tensor `(V, D)`, of the same dtype.
         weight: What the embeddings were cast from: the variable, or what
@@ -36,11 +37,11 @@ class Product(NamedTuple):
 
 
 def keep_product(logits, vectors, embeddings, weight):
-    """Notes on logits that they are `vectors embeddings^T`.
+    """Records on logits that they are `vectors embeddings^T`.
 
     Not in float16, whose range is too small for probabilities, and only on
-    TensorFlow: XLA makes one pass over memory of what JAX computes with the
-    logits.
+    TensorFlow: on JAX, XLA fuses what is computed with the logits into one pass
+    over memory.
 
     Args:
         logits: Float tensor, the last axis `V` wide.
@@ -55,7 +56,7 @@ def keep_product(logits, vectors, embeddings, weight):
 
 
 def join_logits(parts):
-    """Makes logits `(B, T, V)` of those of the parts of a batch."""
+    """Makes the logits `(B, T, V)` of a batch from those of its parts."""
     logits = join_rows(parts)
     if len(parts) > 1:
         logits._parts = tuple(parts)
@@ -63,15 +64,15 @@ def join_logits(parts):
 
 
 def parts_of(logits):
-    """Returns what logits were joined of, or they themselves."""
+    """Returns the parts that logits were joined from, or the logits."""
     return getattr(logits, "_parts", (logits,))
 
 
 @contextlib.contextmanager
 def offered_products(logits):
-    """Lets a loss leave out the gradient of logits, inside the context.
+    """Lets a loss skip the gradient of logits, inside the context.
 
-    Nothing is offered where logits are no products, or were changed.
+    Has no effect on logits that are not a product, or were changed.
     """
     parts = parts_of(logits)
     if not all(hasattr(part, "_kept_product") for part in parts):
@@ -87,9 +88,9 @@ def offered_products(logits):
 
 
 def cast_products(logits, dtype):
-    """Casts logits, which go on offering what they offered.
+    """Casts logits without losing the factors they carry.
 
-    A loss of Keras casts them before it calls what computes it.
+    A Keras loss casts its inputs before it calls `call`.
     """
     cast = ops.cast(logits, dtype)
     for name in ("_keras_mask", "_offered_products"):
@@ -104,12 +105,12 @@ def products_of(logits):
 
 
 def keep_log_normalizers(logits, log_normalizers):
-    """Notes on logits `(B, T, V)` their `logsumexp` `(B, T)`."""
+    """Records on logits `(B, T, V)` their `logsumexp` `(B, T)`."""
     logits._log_normalizers = log_normalizers
 
 
 def log_normalizers_of(logits):
-    """Returns what a loss has noted, or `None`; without its gradient."""
+    """Returns what a loss has recorded, without gradient, or `None`."""
     parts = parts_of(logits)
     if not all(hasattr(part, "_log_normalizers") for part in parts):
         return None

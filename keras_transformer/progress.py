@@ -2,7 +2,7 @@
 
 
 def with_progress(found, description, lengths, verbose):
-    """Gives what is found batch by batch, and shows how much is done.
+    """Yields results that come batch by batch, and shows progress.
 
     Args:
         found: Iterable of tuples, of which the first is a batch: the indices
@@ -14,7 +14,7 @@ def with_progress(found, description, lengths, verbose):
     if not verbose:
         yield from found
         return
-    # Late: what runs a LiteRT file can do without rich.
+    # Late: a LiteRT file can be run without rich.
     import rich.console
     import rich.progress
 
@@ -30,7 +30,7 @@ def with_progress(found, description, lengths, verbose):
 
 
 def tracked(items, description: str, verbose):
-    """Gives items of an unknown number, and shows how many there were.
+    """Yields items whose number is unknown, and shows how many there were.
 
     Args:
         items: An iterable.

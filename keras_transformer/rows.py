@@ -9,14 +9,14 @@ from keras_transformer.tensorflow_only.indexing import size
 
 
 def split_rows(x, count):
-    """Splits rows into tensors that differ by one row at most.
+    """Splits rows into tensors whose sizes differ by at most one row.
 
     Args:
         x: Tensor `(B, ...)`.
         count: Number of tensors, from 1; with more than `B` some are empty.
 
     Returns:
-        A list, of which `join_rows` makes `x` again.
+        A list from which `join_rows` makes `x` again.
     """
     if count == 1:
         return [x]
@@ -34,8 +34,8 @@ def by_part(function, parts, *others):
     """Calls a function with each part of rows, and joins what it returns.
 
     Args:
-        function: Function of a part, and of the same rows of each other.
-        parts: Those of something that `split_rows` has split.
+        function: Function of a part, and of the same rows of each of `others`.
+        parts: From `split_rows`.
         *others: Tensors `(B, ...)`, not split yet.
     """
     others = (split_rows(x, len(parts)) for x in others)

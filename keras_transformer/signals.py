@@ -10,9 +10,9 @@ from keras_transformer.atomic import remove_unfinished
 
 @contextlib.contextmanager
 def signals_handled(handler, *numbers):
-    """Has a handler inside for signals that are not ignored, as by `nohup`.
+    """Handles signals inside the block, except those ignored, as by `nohup`.
 
-    In the main thread: Python lets no other one have handlers.
+    Only in the main thread: Python allows no other one to have handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
@@ -28,11 +28,11 @@ def signals_handled(handler, *numbers):
 
 
 def end_by_signal(number, frame):
-    """Ends, and leaves no half of what is written.
+    """Ends the process, and leaves nothing half written.
 
-    Once Python runs: what TensorFlow computes in C++ goes on until its end.
-    Not by an exception, of which TensorFlow, in the middle of a graph, would
-    make an error.
+    As soon as Python runs again: what TensorFlow computes in C++ is finished
+    first. Not by an exception, which TensorFlow would turn into an error if it
+    came in the middle of a graph.
     """
     remove_unfinished()
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""Integers that are places in a tensor, and what is taken or written there."""
+"""Reading and writing at places in a tensor, without needless operations."""
 
 import keras
 from keras import ops
@@ -11,25 +11,24 @@ from keras_transformer.tensorflow_only.indexing import gather
 def numbered(x, axis):
     """Numbers the places along an axis of `x`, from 0: int32 `(M,)`.
 
-    For the steps of decoding. Where the length is not known it is not asked
-    for either: in a LiteRT file a range of a length to compute makes every
-    tensor after it one that is allocated while the file runs. Then the other
-    axes must not be empty.
+    For the steps of decoding. An unknown length is not computed: in a LiteRT
+    file, a range whose length is computed makes LiteRT allocate every tensor
+    after it while the file runs. The other axes must then not be empty.
     """
     if x.shape[axis] is not None:
         return ops.arange(x.shape[axis], dtype="int32")
     place = [0] * len(x.shape)
     place[axis] = slice(None)
-    # Not `ones_like`, which asks for the length.
+    # Not `ones_like`, which computes the length.
     ones = ops.cast(x[tuple(place)], "int32") * 0 + 1
     return ops.cumsum(ones) - 1
 
 
 def take(x, places, axis=0):
-    """Takes what is at some places of an axis, counted from its beginning.
+    """Takes the entries at some places of an axis, counted from its start.
 
-    As `ops.take`, which on TensorFlow counts from the end too, by seven more
-    operations each time.
+    Like `ops.take`, which on TensorFlow also accepts places counted from the
+    end, at the cost of seven more operations.
     """
     if keras.backend.backend() == "tensorflow":
         return gather(x, places, axis)
@@ -39,7 +38,7 @@ def take(x, places, axis=0):
 def pick(x, places):
     """Picks one entry of each row: `(..., V)` at places `(...)`, to `(...)`.
 
-    As `ops.take_along_axis`, which on TensorFlow asks for all sizes.
+    Like `ops.take_along_axis`, which on TensorFlow computes all sizes.
     """
     if keras.backend.backend() == "tensorflow":
         last = len(places.shape)
@@ -51,14 +50,14 @@ def pick(x, places):
 def at_least(x, least):
     """The greater of two integers or tensors of integers, int32.
 
-    As `ops.maximum`, for which Keras makes a float of a Python integer on JAX
-    where `keras.config.floatx()` is "bfloat16".
+    Like `ops.maximum`, for which Keras on JAX turns a Python integer into a
+    float if `keras.config.floatx()` is "bfloat16".
     """
     return ops.maximum(ops.cast(x, "int32"), ops.cast(least, "int32"))
 
 
 def at_most(x, most):
-    """The lesser of two, as `at_least`."""
+    """The lesser of two, like `at_least`."""
     return ops.minimum(ops.cast(x, "int32"), ops.cast(most, "int32"))
 
 
@@ -92,7 +91,7 @@ def largest(x, k):
 def take_rows(x, places):
     """Takes rows `(B, k, ...)` of `(B, M, ...)` by their places `(B, k)`.
 
-    As one gather; `ops.take_along_axis` copies the whole of `x` first.
+    In one gather; `ops.take_along_axis` first copies all of `x`.
     """
     if keras.backend.backend() == "tensorflow":
         return gather(x, places, axis=1, batch_dims=1)
@@ -100,7 +99,7 @@ def take_rows(x, places):
     flat = ops.reshape(x, (-1, *ops.shape(x)[2:]))
     first = numbered(places, axis=0) * size
     rows = ops.take(flat, places + ops.expand_dims(first, 1), axis=0)
-    # Of no rows JAX forgets how many places each has.
+    # If there are no rows, JAX forgets how many places each has.
     return ops.reshape(rows, (*ops.shape(places), *ops.shape(x)[2:]))
 
 

@@ -8,7 +8,7 @@ from keras_transformer.masking import padding_mask
 
 
 def token_weights(labels, sample_weight=None):
-    """Weighs labels `(B, T)`: by `sample_weight`, and padding with 0."""
+    """The weights of labels `(B, T)`: `sample_weight`, and 0 at padding."""
     weights = ops.cast(padding_mask(labels), "float32")  # (B, T)
     if sample_weight is None:
         return weights
@@ -19,8 +19,8 @@ def spread_over_tokens(sample_weight, labels):
     """Broadcasts weights of sentences `(B,)` to their tokens, `(B, T)`.
 
     Raises:
-        ValueError: If their shape is neither `(B,)` nor `(B, T)`, where a size
-            may be 1.
+        ValueError: If their shape is neither `(B,)` nor `(B, T)`; a size may
+            be 1.
     """
     labels = ops.convert_to_tensor(labels)
     weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")

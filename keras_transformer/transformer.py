@@ -76,15 +76,16 @@ class Transformer(Freezable, keras.Model):
 
     [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), section 3. Token
     ids in, logits of the next target token out. Masks come from the ids: id 0
-    is padding. One matrix serves source embedding, target embedding and
+    is padding. One matrix serves as source embedding, target embedding and
     output projection (section 3.4) unless told otherwise.
 
-    The model is built when it is made: `summary()` and `count_params()` work
-    at once.
+    The model is built when it is created: `summary()` and `count_params()`
+    work at once.
 
-    A subclass that computes otherwise overrides `encode` or `project`, which
-    `generate` and the exports to SavedModel and LiteRT call as well. They never
-    call `call`; `score` does. CTranslate2 computes this class alone.
+    A subclass that computes something else overrides `encode` or `project`,
+    which `generate` and the exports to SavedModel and LiteRT call as well. They
+    never call `call`; `score` does. CTranslate2 supports only this class
+    itself.
 
     Args:
         vocabulary_size: Number `V` of target tokens, of source tokens too.
@@ -333,7 +334,7 @@ class Transformer(Freezable, keras.Model):
         super().build(inputs_shape)
 
     def build_all(self):
-        """Builds layers of a subclass, which are built when they are called."""
+        """Builds the layers of a subclass that only a call builds."""
         if not all(layer.built for layer in self._flatten_layers()):
             ids = keras.KerasTensor((None, None), "int32")
             try:
@@ -366,7 +367,7 @@ class Transformer(Freezable, keras.Model):
             for name in ("source_ids", "target_ids")
         )
         sharing = contextlib.nullcontext()
-        # A subclass may look up in a branch or a loop.
+        # A subclass may look up embeddings in a branch or a loop.
         if (
             training
             and self.output_projection is None
@@ -384,11 +385,11 @@ class Transformer(Freezable, keras.Model):
             )
 
     def compute_output_shape(self, inputs_shape):
-        """Gives `(B, T, V)` of the shapes of ids, by name as the inputs."""
+        """The shape `(B, T, V)`, from the shapes of the ids by name."""
         return (*inputs_shape["target_ids"], self.vocabulary_size)
 
     def compute_output_spec(self, *args, **kwargs):
-        # By tracing, as where there is no `compute_output_shape`: it finds the
+        # By tracing, as if there were no `compute_output_shape`: that finds the
         # errors of `call`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
@@ -400,10 +401,10 @@ class Transformer(Freezable, keras.Model):
         sample_weight=None,
         training=True,
     ):
-        """As `keras.Model.compute_loss`, where padded labels weigh nothing.
+        """Like `keras.Model.compute_loss`, with a weight of 0 at padding.
 
-        In training `y_pred` itself may get no gradient, only what it is the
-        product of; for a gradient of logits call the loss.
+        In training `y_pred` itself may get no gradient, only the factors it is
+        the product of; for the gradient of logits, call the loss.
         """
         if y is None and self.loss is not None:
             raise ValueError(
@@ -413,18 +414,18 @@ class Transformer(Freezable, keras.Model):
         if hasattr(y, "dtype"):
             sample_weight = token_weights(y, sample_weight)
         arguments = x, y, y_pred, sample_weight, training
-        # XLA makes one pass over memory of what is computed with the logits.
+        # XLA fuses what is computed with the logits into one pass over memory.
         if not training or self.jit_compile:
             return super().compute_loss(*arguments)
         with offered_products(y_pred):
             return super().compute_loss(*arguments)
 
     def make_train_function(self, force=False):
-        """As of `keras.Model`, with the optimizer's state made beforehand.
+        """Like that of `keras.Model`, but creates the optimizer's state first.
 
-        Made while the first step is traced, as Keras does on TensorFlow, its
-        initial values would stay in the graph: 0.3 GB at base size. What a
-        subclass builds from further inputs, only that step can build.
+        Created while the first step is traced, as Keras does on TensorFlow, its
+        initial values would stay in the graph: 0.3 GB at base size. Layers that
+        a subclass builds from further inputs are built by that step only.
         """
         if self.optimizer is not None and not self.optimizer.built:
             with contextlib.suppress(ValueError):
@@ -434,10 +435,10 @@ class Transformer(Freezable, keras.Model):
         return super().make_train_function(force)
 
     def train_step(self, *args, **kwargs):
-        """As of `keras.Model`; tells layers whether XLA will compile it.
+        """Like that of `keras.Model`; tells layers whether XLA compiles it.
 
-        By what `compile` was told: for a function of your own that XLA
-        compiles, compile the model with `jit_compile=True`.
+        Goes by what `compile` was told: if a function of your own is compiled
+        by XLA, compile the model with `jit_compile=True`.
         """
         is_graph = not (self.jit_compile or self.run_eagerly)
         is_graph = is_graph and keras.backend.backend() == "tensorflow"
@@ -470,7 +471,7 @@ class Transformer(Freezable, keras.Model):
         return ops.where(padding_mask(target_ids), shifted, PAD_TOKEN_ID)
 
     def cross_attention(self, inputs):
-        """Computes what each target position looks at in the source.
+        """Computes what each target position attends to in the source.
 
         Args:
             inputs: As for the model itself.
@@ -536,8 +537,9 @@ class Transformer(Freezable, keras.Model):
     ) -> Hypotheses:
         """Translates tensors of ids in one loop.
 
-        For use inside a compiled function or a Keras model; `generate` checks,
-        compiles, drops sentences as they finish, and returns arrays.
+        For use inside a compiled function or a Keras model; `generate` also
+        checks its input, compiles, drops sentences as they finish, and returns
+        arrays.
 
         Args:
             source_ids: Int32 tensor `(B, S)`.
@@ -587,8 +589,8 @@ class Transformer(Freezable, keras.Model):
     ):
         """Translates ids to ids.
 
-        Sentences that are done leave the batch, except on JAX, where each
-        shape would have to be compiled, and from small compiled batches.
+        Sentences that are done leave the batch, except on JAX, where each new
+        shape would have to be compiled, and in small compiled batches.
 
         Args:
             source_ids: Int array `(B, S)`, each row a source that ends with
@@ -605,11 +607,10 @@ class Transformer(Freezable, keras.Model):
                 `Sampling` are faster without.
             return_token_scores: Whether to return the scores of tokens.
             return_attention: Whether to return what each target token
-                attended.
-            jit_compile: Whether to compile with XLA. Sentences, and tokens of
-                a source, are then filled up to one of few numbers, because
-                each shape is compiled once. By default only on JAX, where it
-                is the rule.
+                attended to.
+            jit_compile: Whether to compile with XLA. The batch is then padded
+                to one of a few shapes, because each shape is compiled once. By
+                default only on JAX, which compiles everything.
 
         Returns:
             A tuple. Target ids, int32 array `(B, T)`: each row a target
@@ -675,7 +676,7 @@ class Transformer(Freezable, keras.Model):
         layer: int = -1,
         jit_compile: bool | None = None,
     ):
-        """Computes what each token of given targets attends in its source.
+        """Computes what each token of given targets attends to in its source.
 
         Args:
             source_ids: Int array `(B, S)`, as for `generate`.
@@ -696,29 +697,31 @@ class Transformer(Freezable, keras.Model):
         return align(self, source_ids, target_ids, layer, jit_compile)
 
     def fit(self, x=None, y=None, *args, **kwargs):
-        """Trains, as `keras.Model.fit`, after a look at the ids.
+        """Trains like `keras.Model.fit`, after checking the ids.
 
-        Arrays are checked whole, a `tf.data.Dataset` by its first batch, for
-        training and for validation: an id outside the vocabulary, or labels
-        of another shape than the targets, are a `ValueError`. In a later
-        batch, or a dataset that `tf.distribute` has distributed, TensorFlow
-        finds such an id on a CPU; compiled with XLA or on another device,
-        nothing does. The look iterates a dataset one time more than training
-        does, so that what it reads must be readable again.
+        Of arrays all ids are checked, of a `tf.data.Dataset` the first batch,
+        for training and for validation: an id outside the vocabulary, or labels
+        of another shape than the targets, raise a `ValueError`. In a later
+        batch, or in a dataset that `tf.distribute` has distributed, TensorFlow
+        finds such an id on a CPU; if compiled with XLA or on another device,
+        nothing does. The check iterates a dataset once more than training
+        does, so its source must be readable again.
 
-        On a few cores the operations of a small model are faster undivided.
-        After `tf.config.threading.set_intra_op_parallelism_threads(1)`, at the
-        start of a program, a step computes a batch in as many parts as there
-        are cores, 4 at most, at the same time. With others it draws another
-        dropout. Steps that are compiled, run eagerly or on the devices of a
-        strategy, and those of subclasses, stay whole.
+        On a few cores, the operations of a small model are faster if threads do
+        not share them. After
+        `tf.config.threading.set_intra_op_parallelism_threads(1)` at the start
+        of a program, a step splits a batch into as many parts as there are
+        cores, at most 4, and computes them at the same time; another number of
+        parts means different dropout. Steps that are compiled, run eagerly or
+        run on the devices of a strategy, and those of subclasses, are not
+        split.
 
-        `class_weight` is refused, which Keras takes for labels of one class a
-        row; `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
+        `class_weight` is refused, as Keras expects one class per row for it;
+        `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
         """
         fit = super().fit
         by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
-        given = {**kwargs, **by_name}  # by place too, whatever wraps `fit`
+        given = {**kwargs, **by_name}  # positional arguments too
         check_no_class_weight(given.get("class_weight"))
         check_training_data(self, x, y)
         check_training_data(self, *x_and_y(given.get("validation_data")))
@@ -735,20 +738,20 @@ class Transformer(Freezable, keras.Model):
         class_weight=None,
         return_dict=False,
     ):
-        """As `keras.Model.train_on_batch`; `class_weight` must be `None`."""
+        """Like `keras.Model.train_on_batch`, without `class_weight`."""
         check_no_class_weight(class_weight)
         return super().train_on_batch(
             x, y, sample_weight, return_dict=return_dict
         )
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """As `keras.Model.evaluate`, after the look of `fit` at ids."""
-        if not kwargs.get("_use_cached_eval_dataset"):  # of `fit`, which looked
+        """Like `keras.Model.evaluate`, after checking the ids as `fit` does."""
+        if not kwargs.get("_use_cached_eval_dataset"):  # `fit` checked
             check_training_data(self, x, y)
         return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        """As `keras.Model.predict`, after the look of `fit` at ids."""
+        """Like `keras.Model.predict`, after checking the ids as `fit` does."""
         check_training_data(self, x)
         return super().predict(x, *args, **kwargs)
 
@@ -762,8 +765,8 @@ class Transformer(Freezable, keras.Model):
     ):
         """Exports the logits of source and target ids, as Keras does.
 
-        For training or scoring elsewhere. What translates is written by
-        `Translator.export_saved_model` and `Translator.export_litert`.
+        For training or scoring elsewhere. `Translator.export_saved_model` and
+        `Translator.export_litert` write exports that translate.
 
         Args:
             filepath: Where to.
@@ -829,10 +832,10 @@ class Transformer(Freezable, keras.Model):
         )
 
     def _num_parts(self):
-        """How many parts of a batch a training step computes at a time."""
+        """How many parts of a batch a training step computes at once."""
         if self.compiled and self.jit_compile:
             return 1
-        # What a subclass adds, such as a loss, may be of the whole batch.
+        # What a subclass adds, such as a loss, may need the whole batch.
         return parts_at_once() if type(self) is Transformer else 1
 
     def _logits(self, source_ids, target_ids, training):

@@ -1,6 +1,6 @@
-"""The folder of a translator: how it is written whole, and read.
+"""The folder of a translator: how it is written as a whole, and read.
 
-`translator.json` names the other files, whose names are new with each save. It
+`translator.json` names the other files, which get new names with each save. It
 is written last and renamed into place.
 """
 
@@ -23,19 +23,19 @@ from keras_transformer.paths import fingerprint
 DESCRIPTION = "translator.json"
 TRAINING = "training"  # the folder of the training it is from
 FORMAT = 1
-# By a file in them, folders that are no translator's.
+# Folders that hold no translator, by a file in them.
 EXPORTS = {
     "saved_model.pb": "SavedModel",
     "model.bin": "CTranslate2 model",
 }
 ROLES = ("weights", "tokenizer", "target_tokenizer")
-# What a save writes, and what a killed one leaves unfinished.
+# The files that a save writes, and those that a killed save leaves behind.
 FILE = r"(model|tokenizer|source|target)-[0-9a-f]{16}\.(safetensors|model)"
 WRITTEN = re.compile(rf"{FILE}|\.({FILE}|translator\.json)\.[0-9a-f]{{8}}")
 
 
 def write_folder(path, weights, tokenizers, description, overwrite):
-    """Writes a translator; what fails leaves the old one as it was.
+    """Writes a translator; a failure leaves the old one as it was.
 
     Args:
         path: The folder, made where it is missing.
@@ -51,7 +51,7 @@ def write_folder(path, weights, tokenizers, description, overwrite):
     """
     check_folder_to_write(path)
     check_free(path, overwrite)
-    version = secrets.token_hex(8)  # so long that nobody else's file has one
+    version = secrets.token_hex(8)  # long enough to be unique
     names = {
         "weights": f"model-{version}.safetensors",
         "tokenizer": f"source-{version}.model",
@@ -216,7 +216,7 @@ def _read_description(path):
 
 
 def _is_complete(description) -> bool:
-    """Whether all that is read of a description is there."""
+    """Whether a description has everything that is read from it."""
     try:
         made = [description[name] for name in ("model", "search")]
         names = [description["files"][role] for role in ROLES]
@@ -237,10 +237,10 @@ def _is_complete(description) -> bool:
 
 @contextlib.contextmanager
 def _one_at_a_time(path):
-    """Waits until nobody else saves to the folder, which it makes.
+    """Creates the folder, and waits until nobody else saves to it.
 
-    A save removes what it did not write itself. Where the file system has no
-    locks, nobody else may.
+    A save removes files that it did not write itself. On a file system without
+    locks, nobody else may save at the same time.
     """
     os.makedirs(path, exist_ok=True)
     folder = os.open(path, os.O_RDONLY)
@@ -258,7 +258,7 @@ def _remove(path, names):
 
 
 def _weights_on_disk(path):
-    """The weights that a translator at `path` names, `None` without one."""
+    """The weights file that a translator at `path` names, or `None`."""
     try:
         return _read_description(path)["files"]["weights"]
     except (OSError, ValueError):

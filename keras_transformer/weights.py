@@ -7,7 +7,7 @@ from keras import ops
 def hold_weights(model):
     """Brings the weights back into the model.
 
-    On JAX `fit` holds them outside of it within an epoch.
+    Within an epoch, `fit` on JAX keeps them outside of it.
     """
     if hasattr(model, "jax_state_sync"):
         model.jax_state_sync()
@@ -46,7 +46,7 @@ def named_weights(model) -> dict[str, np.ndarray]:
 
 
 def check_finite_weights(weights):
-    """Raises `ValueError` if a weight holds what is not a number, or infinity.
+    """Raises `ValueError` if a weight holds NaN or infinity.
 
     Args:
         weights: Pairs of a name and an array.

@@ -177,7 +177,7 @@ class Tokenizer:
         No special tokens are added. Empty text gives no ids.
 
         Raises:
-            TypeError: If something else than strings is found.
+            TypeError: If anything but strings is found.
             ValueError: If a string holds half of a surrogate pair.
         """
         return split_texts(self._processor, texts)
