@@ -1,4 +1,4 @@
-"""BLEU while training goes on."""
+"""BLEU during training."""
 
 import math
 
@@ -32,8 +32,8 @@ class BleuCallback(keras.callbacks.Callback):
         ]
 
     Args:
-        translator: A `Translator` with the model that is trained; it searches
-            as it always does.
+        translator: A `Translator` of the model that is trained, with the
+            search to score.
         sources: A sequence of strings.
         references: Their translations, as many strings.
         every: Epochs between two scores. The logs of the epochs in between

@@ -1,4 +1,4 @@
-"""Checkpoints: one file each, with all that training needs to go on."""
+"""Checkpoints: one file each, with all that training needs to resume."""
 
 import contextlib
 import dataclasses
@@ -30,31 +30,31 @@ from keras_transformer.weights import named_variables
 
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5,})-batch-(\d{8,})\.safetensors")
-# What a killed process leaves: a file, and a folder of safetensors' own.
+# What a killed process leaves: a file, and a folder that safetensors needs.
 UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}(\.new)?")
 
-# What reading a damaged file raises.
+# The errors of reading a damaged file.
 DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
 
 
 @dataclasses.dataclass
 class Checkpoint:
-    """Where training is, and what it has come to.
+    """The state of a training, to resume it.
 
-    One file, written aside and renamed, with a checksum: a process that is
-    killed at any moment leaves a whole one. A `fit` that starts from it goes
+    One file with a checksum, written aside and renamed: a process that is
+    killed at any moment leaves an intact one. A `fit` that starts from it goes
     on as if it had not ended, provided that its dataset begins with the epoch
-    that follows; `keras-transformer train` does by itself. Callbacks that look
-    for the best begin anew with each `fit`: keep what they have seen in
-    `history`, and call the `on_epoch_end` of `EarlyStopping` with it.
+    that follows; `keras-transformer train` does that by itself. Callbacks that
+    look for the best epoch start over with each `fit`: keep what they have seen
+    in `history`, and call the `on_epoch_end` of `EarlyStopping` with it.
 
     Attributes:
         epoch: Epochs that have ended.
         batch: Batches of the next epoch that are done.
         history: What each epoch ended with, by name; values that JSON has.
         tensors: Weights, and the states of the optimizer, dropout, metrics
-            and averages; none at the start. As large as the model thrice and
-            more: `clear()` them when they are assigned.
+            and averages; none at the start. They take three times the memory
+            of the model or more: `clear()` them once they are assigned.
         optimizer: Name of the optimizer's class, `None` at the start.
 
     Example:
@@ -86,10 +86,10 @@ class Checkpoint:
     def of(cls, model, epoch, averaging=None, batch=0, history=()):
         """Takes the state of a compiled model in training.
 
-        Where several processes train, all of them call it: putting weights
-        back is something that they do together. One writes. A callback that
-        calls it within an epoch must be in a list: one that is alone Keras
-        runs beside training, on JAX.
+        If several processes train, all of them must call it, as they put
+        weights back together; one writes. A callback that calls it within an
+        epoch must be in a list: on JAX, Keras runs a single callback beside
+        training.
 
         Args:
             model: The model.
@@ -124,9 +124,9 @@ class Checkpoint:
         return cls(epoch, batch, list(history), tensors, _optimizer_of(model))
 
     def assign(self, model, averaging=None):
-        """Puts weights and states back, but for those of the metrics.
+        """Puts weights and states back, except those of the metrics.
 
-        At the start there is nothing to put back.
+        Does nothing at the start of a training.
 
         Args:
             model: The model.
@@ -168,7 +168,7 @@ class Checkpoint:
         check_finite_weights(self._group("weights").items())
 
     def assign_metrics(self, model):
-        """Puts the sums of the epoch so far back, which `fit` has reset.
+        """Puts back the metrics of the epoch so far, which `fit` has reset.
 
         Args:
             model: The model, whose metrics are made already.
@@ -181,7 +181,7 @@ class Checkpoint:
         self._assign(variables, "metrics")
 
     def write(self, folder):
-        """Writes the checkpoint, then removes those it makes needless.
+        """Writes the checkpoint, then removes those no longer needed.
 
         Args:
             folder: Where; made if it is missing. The last two stay.
@@ -218,13 +218,13 @@ class Checkpoint:
 
     @classmethod
     def newest(cls, folder) -> "Checkpoint":
-        """Reads the newest checkpoint that is whole; the start without one.
+        """Reads the newest intact checkpoint; the start of a training if none.
 
-        Damaged ones are renamed if there is a whole one, and a message says
+        Damaged ones are renamed if there is an intact one, and a message says
         so.
 
         Args:
-            folder: Where `write` has written, or a folder to be.
+            folder: Where `write` has written, or will write.
 
         Returns:
             The checkpoint.
@@ -306,9 +306,9 @@ def _place(name):
 
 
 def _prepare(model):
-    """Makes what a model still lacks of layers and states.
+    """Builds the layers and states that a model still lacks.
 
-    On JAX it also brings those that `fit` holds back into the model.
+    On JAX it also brings back those that `fit` keeps outside of the model.
     """
     check_kind("model", model, keras.Model)
     if not (model.built and model.compiled):
@@ -328,8 +328,8 @@ def _prepare(model):
 def _variables(model) -> dict[str, dict]:
     """The variables of a model in training, by group and name.
 
-    Those of an optimizer are named after what they are of: where another keeps
-    as many of the same shapes, they are not its own.
+    Those of an optimizer are named after the weights they belong to, to tell
+    them from those of an optimizer with as many states of the same shapes.
     """
     weights = {id(weight) for weight in model.weights}
     # The seeds of dropout, which Keras has beside frozen weights.
@@ -362,7 +362,7 @@ def _optimizer_of(model):
 
 def _save(tensors, path, metadata):
     """Writes tensors one by one, as there may be no memory for a copy."""
-    # It has a file beside the one it writes, of a name that any may have.
+    # Safetensors writes another file beside it, of a name that may be taken.
     folder = f"{path}.new"
     os.mkdir(folder)
     try:
@@ -370,7 +370,7 @@ def _save(tensors, path, metadata):
         safetensors.numpy.save_file(tensors, new_path, metadata)
         os.replace(new_path, path)
     except safetensors.SafetensorError as error:
-        # A full disk, for one, is known by its number.
+        # A full disk, for example, has its number.
         match = re.search(r"os error (\d+)", str(error))
         if match is None:
             raise

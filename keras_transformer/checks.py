@@ -62,7 +62,7 @@ def check_positive_number(**values: float):
 
 
 def check_not_less(least: float, **values: float):
-    """Raises unless every named value is a finite number of at least that."""
+    """Raises unless every named value is a finite number, at least `least`."""
     check_finite(**values)
     for name, number in values.items():
         if number < least:
@@ -128,7 +128,7 @@ def check_axes(name: str, x, allowed, shape: str):
 def check_sizes(name: str, shape, wanted):
     """Raises unless `shape` is as wanted, where its sizes are known.
 
-    It may have fewer axes, the first ones, and sizes of 1.
+    It may have only the first axes, and sizes of 1.
     """
     shape, wanted = known_shape(shape), known_shape(wanted)
     if None in (shape, wanted):
@@ -155,7 +155,7 @@ def check_same_sizes(name: str, shape, wanted):
 
 
 def known_shape(shape) -> tuple | None:
-    """A shape, `None` where TensorFlow does not know how many axes it has."""
+    """A shape, `None` if TensorFlow does not know how many axes it has."""
     try:
         return tuple(shape)
     except ValueError:
@@ -238,7 +238,7 @@ def check_kind(name: str, value, kind: type):
 
 
 def check_texts(name: str, texts) -> list[str]:
-    """Returns strings in some order as a list, or raises `TypeError`."""
+    """Returns an ordered iterable of strings as a list, or raises."""
     if isinstance(texts, str):
         raise TypeError(
             f"`{name}` must be a sequence of strings. Received: one string. "
@@ -265,7 +265,7 @@ def check_texts(name: str, texts) -> list[str]:
 
 
 def check_as_many(**sequences):
-    """Raises `ValueError` unless two sequences have as many members."""
+    """Raises `ValueError` unless two sequences have the same length."""
     (one, first), (other, second) = sequences.items()
     if len(first) != len(second):
         raise ValueError(

@@ -14,7 +14,7 @@ MOST_KEPT = 32
 class Functions:
     """A least-recently-used cache of the compiled functions of a model.
 
-    Not a list or dictionary of the model, which Keras would track as layers.
+    Not a list or dictionary in the model, which Keras would track.
     """
 
     def __init__(self, model):
@@ -32,7 +32,7 @@ class Functions:
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
         """
-        # What a user may change; layers that are quantised have other weights.
+        # All that a user may change; quantised layers have other weights.
         settings = (
             self.model.max_length,
             self.model.start_token_id,
@@ -76,8 +76,8 @@ class _Function(keras.Model):
 def _stateless(model, function, jit_compile):
     """Runs with JAX, which leaves the weights where they are.
 
-    Keras would hand their memory over to each call, and take it back after
-    it: no other thread could use the model in the meantime.
+    Keras would donate their memory to each call, and take it back afterwards:
+    no other thread could use the model in the meantime.
     """
     import jax
 

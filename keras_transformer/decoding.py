@@ -1,11 +1,11 @@
 """Decoding sources: a model, a search, and what they keep for each sentence.
 
-One loop over a whole batch goes on with finished sentences until the last one
-is done, and attends over room for the longest target from the first step. In
-segments, the loop stops now and then: sentences that are done leave the batch,
-and the cache grows when the targets have filled it. Where a loop copies what
-it changes at each step, as LiteRT does, the cache is small and does not grow:
-what it has goes to a past, which steps only read.
+A single loop over a batch goes on with finished sentences until the last one is
+done, and attends to a cache for the longest target from the first step. In
+segments, the loop stops from time to time: sentences that are done leave the
+batch, and the cache grows when it is full. Where a loop copies at each step
+what it changes, as LiteRT does, the cache is small and does not grow: its
+content moves to a past, which steps only read.
 """
 
 from typing import Any
@@ -30,10 +30,10 @@ from keras_transformer.tensorflow_only.graphs import is_litert_graph
 from keras_transformer.tensorflow_only.indexing import size
 
 # Target positions that a cache has room for at first; with a past, always. A
-# segment costs LiteRT about as much as a step, and each position some copies.
+# segment costs LiteRT about as much as a step, and each position some copying.
 FIRST_ROOM = 16
 
-# `hidden_dim` from which on LiteRT keeps a past.
+# Least `hidden_dim` for which LiteRT keeps a past.
 LEAST_HIDDEN_DIM = 256
 
 # A compiled batch does not shrink below it: a step costs about the same.
@@ -118,7 +118,7 @@ class Decode:
         """Encodes the sources and starts the search.
 
         Args:
-            inputs: As of a `Decoding`; by default `max_lengths` are those of
+            inputs: As for `Decoding`; by default `max_lengths` are those of
                 the sources + 50.
             room: Target positions that the cache has room for; the capacity
                 with `None`.
@@ -163,7 +163,7 @@ class Decode:
         )
 
     def advance(self, position, decoding, most_done=None):
-        """Decodes until the cache is full or sentences enough are done.
+        """Decodes until the cache is full or enough sentences are done.
 
         Args:
             position: The first position to decode, scalar int32 tensor.
@@ -204,9 +204,9 @@ class Decode:
 
         Args:
             inputs: As for `start`.
-            compile_function: Compiles the functions in which the time goes,
-                for each shape. To have few shapes, a batch then shrinks by
-                halves only, and not below `FEWEST_COMPILED`.
+            compile_function: Compiles the functions that take the time, for
+                each shape. To keep shapes few, a batch then shrinks only by
+                halves, and not below `FEWEST_COMPILED`.
 
         Returns:
             As `whole`.
@@ -273,9 +273,9 @@ class Decode:
         """Keeps the first sentences of an order, with room in the cache."""
         if not decoding.past:
             return self._fitted(_taken(decoding, order[:count]), position)
-        # LiteRT has one piece of memory for all that `take` gives, and makes it
-        # anew, page by page, when that grows. What it takes and then cuts, to
-        # a size that it computes, is there only until then.
+        # LiteRT has one block of memory for all results of `take`, which it
+        # allocates again, page by page, when they grow. A result that is then
+        # cut to a computed size needs the block only until then.
         written = (position - self._first(decoding)) * self.search.num_slots
 
         def first(x, length=None):
@@ -316,9 +316,9 @@ class Decode:
         return ops.shape(decoding.state.target_ids)[2]
 
     def _has_past(self):
-        """Whether what is kept is in two parts.
+        """Whether keys and values are kept in two parts.
 
-        In steps of small models it takes longer to attend both than to copy.
+        For small models, attending to both takes longer than copying one.
         """
         return is_litert_graph() and self.model.hidden_dim >= LEAST_HIDDEN_DIM
 

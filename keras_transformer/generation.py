@@ -1,7 +1,7 @@
-"""What a model's `generate`, `score` and `align` do with arrays.
+"""The methods `generate`, `score` and `align` of a model, on arrays.
 
-Before and after: ids are checked and filled up to sizes that functions are
-compiled for; what was filled up is cut off the results.
+Ids are checked and padded to the sizes that functions are compiled for; the
+results are cut back.
 """
 
 import bisect
@@ -30,8 +30,8 @@ from keras_transformer.search import wrap_int32
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import jit
 
-# Functions are compiled for lengths that are a multiple of it, in tokens, and
-# not for each length.
+# Functions are compiled for lengths that are a multiple of this, in tokens,
+# rather than for every length.
 LENGTH_STEP = 16
 
 
@@ -56,7 +56,7 @@ def generate(
     capacity = None
     if jit_compile and max_length is not None:
         capacity = length_for(max_length)
-    # A copy: the compiled function is kept, and the user may change theirs.
+    # A copy: the compiled function is kept, and the user may change the search.
     search = copy.copy(search)
     found = _decoded(
         Decode(model, search, capacity, return_scores or return_token_scores),
@@ -234,7 +234,7 @@ def _check_without_start(model, name, ids):
 
 
 def _cut(ids):
-    """Leaves out the last columns, as far as they are padding in all rows."""
+    """Drops the last columns that are padding in all rows."""
     used = np.sum(ids != PAD_TOKEN_ID, axis=-1)
     return ids[..., : np.max(used, initial=0)]
 
@@ -254,9 +254,9 @@ def _jit_or_default(jit_compile):
 def _filled_up(inputs, to_few_shapes, max_length):
     """Adds rows and columns of padding.
 
-    One column at least: JAX cannot split heads of nothing. With
-    `to_few_shapes`, up to a number of rows that is one of `row_counts`, and of
-    columns that is one of `length_for`.
+    At least one column: JAX cannot split the heads of an empty tensor. With
+    `to_few_shapes`, to a number of rows from `row_counts`, and of columns from
+    `length_for`.
     """
     filled = {}
     for name, x in inputs.items():
@@ -289,8 +289,7 @@ def _decoded(decode, inputs, jit_compile):
         decode.capacity,
         decode.needs_scores,
     )
-    # A batch too small to shrink is compiled as one loop, without what goes on
-    # between segments.
+    # A batch too small to shrink is compiled as one loop, without segments.
     rows = len(inputs["source_ids"])
     is_small = jit_compile and 0 < rows < 2 * FEWEST_COMPILED
     if is_small or keras.backend.backend() != "tensorflow":

@@ -40,8 +40,8 @@ from keras_transformer.weights import check_finite_weights
 from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
 
-# Logits that a batch may have where they are all computed at once, to score
-# what is given: 256 MB in float32.
+# Most logits of a batch that is scored, as all are computed at once: 256 MB in
+# float32.
 LOGITS_PER_BATCH = 2**26
 
 
@@ -50,31 +50,31 @@ class Translator:
 
     Args:
         model: A `Transformer`.
-        tokenizer: Splits the source, and joins the target where it has no
+        tokenizer: Splits the source, and joins the target unless that has its
             own.
         target_tokenizer: Joins the target.
         search: How to search, `GreedySearch()` by default.
 
     Call arguments:
-        texts: A sequence of strings, of any number. Text of no tokens becomes
-            empty text: empty text, and white space alone unless a tokenizer
-            was made to keep it.
+        texts: A sequence of any number of strings. A text without tokens has
+            an empty translation: empty text, and white space unless the
+            tokenizer keeps it.
         min_length: Least tokens of a translation before its end, if the
             default of `max_length` and the model's own leave room for them.
         max_length: Most tokens of a translation; by default the tokens of the
-            source + 50 (section 6.1). The more, the fewer texts are decoded
-            at once, as there must be memory for all of them.
-        target_prefix: A sequence of strings, one for each text, that the
-            translations begin with.
+            source + 50 (section 6.1). The longer, the fewer texts are
+            decoded at once, as memory is reserved for all tokens.
+        target_prefix: A sequence of strings, one for each text, with which
+            the translations begin.
         return_scores: Whether to return the scores as well.
         tokens_per_batch: Most tokens of a batch, with padding and the room for
-            the targets; bounds the memory, whatever the number of texts. On
-            processors TensorFlow decodes two batches at a time. Much text is
-            faster with one on each core, at most 8, which it does after
+            the targets; bounds the memory, however many texts there are. On a
+            CPU, TensorFlow decodes two batches at a time. Much text is faster
+            with one batch per core, at most 8, which it does after
             `tf.config.threading.set_intra_op_parallelism_threads(1)`.
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
-        search: How to search this time; by default the translator's own.
+        search: How to search in this call; by default the translator's own.
         verbose: 0 is silent, 1 shows a progress bar, of tokens.
 
     Returns:
@@ -159,7 +159,7 @@ class Translator:
         search: Search | None = None,
         verbose: int = 0,
     ):
-        # Once: another thread may set another.
+        # Read once: another thread may set another.
         search = search_or_greedy(search or self.search)
         rows = end_rows(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
@@ -238,7 +238,7 @@ class Translator:
         return scores, token_scores
 
     def align(self, texts, translations, layer: int = -1) -> list[Alignment]:
-        """Says what the pieces of given translations look at in the source.
+        """Says what the pieces of given translations attend to in the source.
 
         Args:
             texts: A sequence of strings.
@@ -287,12 +287,11 @@ class Translator:
         """The same translator, computing in another dtype policy.
 
         Args:
-            dtype: A Keras dtype policy, such as `"float32"` for one that was
-                trained in `"mixed_bfloat16"`. With the one that it has
-                already, the two share the model.
+            dtype: A Keras dtype policy, such as `"float32"` for a translator
+                that was trained in `"mixed_bfloat16"`.
 
         Returns:
-            A `Translator`, of another model where the policy is another.
+            A `Translator`. It shares the model if the policy is the same.
 
         Raises:
             TypeError: If it is `None`.
@@ -400,8 +399,8 @@ class Translator:
         decodes them in batches of bounded size.
 
         A program that loads it needs tensorflow, and tensorflow-text for its
-        operations; not this library. TensorFlow Serving finds requests to warm
-        up with.
+        operations, but not this library. It includes warm-up requests for
+        TensorFlow Serving.
 
         Args:
             path: The folder; TensorFlow Serving wants a number for its name.
@@ -431,7 +430,7 @@ class Translator:
         overwrite: bool = False,
         verbose: int = 0,
     ):
-        """Writes a LiteRT file that runs with built-in operations alone.
+        """Writes a LiteRT file that runs with built-in operations only.
 
         Signatures, which share their weights:
 
@@ -445,8 +444,8 @@ class Translator:
         - `decode_step`: `token_ids` int32 `(B,)`, `position` int32 `(1,)`,
           `source_ids`, what `encode` gave, and the `keys` and `values` so far,
           float32 `(L, B, N, T, H)`, zeros at first -> `logits` float32 `(B, V)`
-          of the tokens that follow, `keys` and `values`. For programs that
-          search in a way of their own.
+          of the tokens that follow, `keys` and `values`. For programs with a
+          search of their own.
         - `tokenizers`: `start` int32 `(1,)` -> `source_model` and
           `target_model` uint8, the SentencePiece models from that byte, uint8
           `is_fast`, whether translations are joined as tensorflow-text's fast
@@ -455,10 +454,10 @@ class Translator:
           `hypotheses_per_batch`, how many are best decoded at once.
 
         A LiteRT graph cannot check anything: programs that do not use
-        `LiteRTTranslator` check lengths before they call it.
+        `LiteRTTranslator` must check lengths before they call it.
 
-        Whatever the translator computes in, the file computes in float32. Use
-        the translator in no other thread while it is written.
+        The file computes in float32, whatever the translator computes in. Do
+        not use the translator in another thread while it is written.
 
         A search for `K` > 1 hypotheses adds an axis `K` to target ids and
         scores, and leaves `translate_text` out. The search is fixed: a
@@ -479,8 +478,7 @@ class Translator:
                 token and padding included, and no longer one; `start` must be
                 0. Leaves `translate_text`, `encode` and `decode_step` out.
             overwrite: Whether to replace a file that is there.
-            verbose: 0 is silent, 1 says what is done, on the standard error
-                output.
+            verbose: 0 is silent, 1 prints each stage to standard error.
 
         Raises:
             FileExistsError: If there is such a file, unless `overwrite`.
@@ -518,8 +516,8 @@ class Translator:
         the pieces that `translate_batch` takes, `target.spm` joins those that
         it returns. Add no special tokens: the configuration has the end token
         of the source and the start token of the target. A bias forbids padding
-        and start token, and so leaves their share of the probability to the
-        others.
+        and the start token, whose share of the probability goes to the other
+        tokens.
 
         `translate_batch` searches as `GreedySearch` does with `beam_size=1,
         length_penalty=0, min_decoding_length=0`, and with another beam and
@@ -567,7 +565,7 @@ class Translator:
         export_ctranslate2(self, folder, overwrite=overwrite)
 
     def _check_tokenizers(self):
-        """Raises `ValueError` for a subclass, of which files keep nothing."""
+        """Raises `ValueError` for a subclass, which files cannot hold."""
         for name in ("tokenizer", "target_tokenizer"):
             kind = type(getattr(self, name))
             if kind is not Tokenizer:
@@ -613,7 +611,7 @@ class Translator:
         ]
         tokens = LOGITS_PER_BATCH // self.model.vocabulary_size
         tokens = min(max(tokens, 1), TOKENS_PER_BATCH)
-        # `longest` has the target in it: no room for another.
+        # `longest` includes the target: no more room is needed.
         for batch in batches_by_length(longest, tokens, max_length=1):
             yield (
                 batch,

@@ -1,6 +1,6 @@
 """Searches for the best target, over any function that decodes one step.
 
-A search knows no model. It is called with `step`, a function
+A search does not depend on a model. It is called with `step`, a function
 
     logits, cache = step(token_ids, position, cache, ancestry)
 
@@ -9,8 +9,8 @@ sentence chose last, their `position` (scalar int32, from 0) and a `cache` of
 any structure, to float32 `logits` `(B, W, V)` of the tokens that follow.
 
 `ancestry` `(B, W, T)` int32 says in which of the `W` slots a hypothesis was
-at each position up to now, so that a step finds what it has kept of it. It may
-be `None` where there is one slot. Nothing that a step keeps is ever moved.
+at each position so far, so that a step finds what it has kept for it. It may
+be `None` if there is only one slot. What a step keeps is never moved.
 """
 
 from keras_transformer.search.beam import BeamSearch as BeamSearch

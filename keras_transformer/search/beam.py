@@ -22,7 +22,7 @@ from keras_transformer.slices import take_rows
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 
-# More of it float32 cannot hold for long targets. Useful ones are from 0 to 2.
+# Float32 overflows beyond it for long targets. Useful values are 0 to 2.
 MOST_LENGTH_PENALTY = 7
 
 
@@ -43,7 +43,7 @@ class BeamSearch(Search):
 
     where `|Y|` counts the end token. A hypothesis that has ended keeps its
     place among the `width`; the others go on until none is left, or none can
-    still be better than those to return.
+    become better than those to return.
 
     Args:
         width: Number `W` of hypotheses kept at each step. 1 finds what greedy
@@ -210,7 +210,7 @@ class BeamSearch(Search):
     def _nothing_finished(self, problem):
         batch_size = ops.shape(problem.start_ids)[0]
         shape = (batch_size, self.num_hypotheses, problem.capacity)
-        # What has nothing to decode has the empty target, with certainty.
+        # A sentence with nothing to decode has the empty target, for certain.
         empty = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
         first = ops.equal(ops.arange(self.num_hypotheses, dtype="int32"), 0)
         zero = ops.cast(0.0, "float32")  # else as `floatx` says

@@ -8,8 +8,8 @@ from keras_transformer.slices import numbered
 from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# Added to the logit of what must not be chosen. Finite, so that sums over a
-# target stay so; far below any real one.
+# Added to the logit of a token that must not be chosen. Finite, so that sums
+# over a target stay finite; far below any real logit.
 IMPOSSIBLE = -1e9
 
 # How far below the best a forced token counts at most, in nats.
@@ -39,7 +39,7 @@ def block_ngrams(logits, target_ids, position, size):
     for back in range(1, size):
         place = at_least(position - back, 0)
         last = take(target_ids, place, axis=2)  # (B, W)
-        # Not `ops.roll`, which LiteRT has no operation for.
+        # Not `ops.roll`, for which LiteRT has no operation.
         before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))
         before = before[:, :, :-back]  # (B, W, T)
         same = ops.logical_and(
@@ -50,7 +50,7 @@ def block_ngrams(logits, target_ids, position, size):
 
 
 def force_tokens(logits, token_ids):
-    """Leaves of logits `(B, W, V)` those of one token `(B, 1, 1)` each.
+    """Keeps, of logits `(B, W, V)`, only those of one token `(B, 1, 1)`.
 
     The token is forced however improbable it is, but its cost is capped, so
     that later tokens still decide between hypotheses.
@@ -72,7 +72,7 @@ def over_tokens(x):
 def _marked(token_ids, vocabulary_size):
     """Marks the tokens among `(B, W, T)` in `(B, W, V)`, bool.
 
-    Padding is marked as well, which no model lets a search choose.
+    Padding is marked as well, but no model lets a search choose it.
     """
     shape = ops.shape(token_ids)
     rows = ops.arange(shape[0] * shape[1], dtype="int32")

@@ -1,4 +1,4 @@
-"""Searches whose targets know nothing of each other."""
+"""Searches whose targets do not depend on each other."""
 
 import abc
 from typing import Any
@@ -17,7 +17,7 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 
 class IndependentSearch(Search):
-    """Adds to each target a token that `choose` chooses, until all end.
+    """Extends each target by the token that `choose` returns, until all end.
 
     Takes the arguments of `Search`.
     """

@@ -1,4 +1,4 @@
-"""What a search asks of logits: probabilities, and the most probable tokens."""
+"""Probabilities and the most probable tokens, from logits."""
 
 import numpy as np
 from keras import ops
@@ -14,9 +14,9 @@ CHUNK = 64
 def log_normalizer(logits):
     """Computes `logsumexp` `(..., 1)` of logits `(..., V)`.
 
-    The log-probability of a token is its logit less this. By way of the
-    softmax, which every engine computes in one pass; the largest probability
-    is at least `1 / V`, safe to take the logarithm of.
+    The log-probability of a token is its logit minus this. Computed from the
+    softmax, which every engine computes in one pass: the largest probability
+    is at least `1 / V`, so its logarithm is safe.
     """
     largest = ops.max(logits, axis=-1, keepdims=True)
     shares = ops.softmax(logits, axis=-1)

@@ -22,12 +22,12 @@ LEAST_TEMPERATURE = float(np.finfo("float32").tiny)
 class Sampling(IndependentSearch):
     """Draws each token from the probabilities the model gives.
 
-    The drawing of a sentence depends on `seed` and on its source alone, not
-    on the batch that it is in, nor on its place there: the same seed gives
-    the same text on the same backend.
+    What is drawn for a sentence depends only on `seed` and its source, not on
+    the batch it is in, nor on its place there: the same seed gives the same
+    text on the same backend.
 
     The score of a target is its natural-logarithm probability at temperature
-    1 among all tokens, whatever it was drawn from.
+    1 among all tokens, whatever its tokens were drawn from.
 
     Args:
         temperature: Divides the logits; less than 1 prefers what is probable.
@@ -35,8 +35,8 @@ class Sampling(IndependentSearch):
         top_p: Draws from the fewest most probable tokens whose probabilities
             sum up to at least this, in `(0, 1]`
             ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)).
-        num_hypotheses: Number of targets for each sentence, drawn each for
-            itself and in no order.
+        num_hypotheses: Number of targets for each sentence, drawn
+            independently and in no order.
         seed: Random seed, an integer.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
@@ -136,7 +136,7 @@ class Sampling(IndependentSearch):
         if self.top_p < 1:
             before = ops.cumsum(mass, axis=-1) - mass
             mass = ops.where(ops.less(before, self.top_p), mass, 0.0)
-        # Where no mass is, nothing ends, however a sum is rounded.
+        # A token without mass is never chosen, however sums are rounded.
         through = ops.where(
             ops.greater(mass, 0.0), ops.cumsum(mass, axis=-1), 0.0
         )
@@ -154,7 +154,7 @@ class Sampling(IndependentSearch):
 
 
 def seeds_of(ids):
-    """Makes a number of each row of ids `(B, S)`, padding apart: `(B,)`.
+    """Hashes each row of ids `(B, S)`, except padding, to a number: `(B,)`.
 
     For `Problem.sentence_seeds`: rows with the same ids have the same number,
     however they are padded.
@@ -180,7 +180,7 @@ def _mixed(x):
 def _shifted(x, bits):
     """Shifts int32 right and fills with zeros.
 
-    Without `ops.bitwise_and`, which LiteRT has no operation for.
+    Without `ops.bitwise_and`, for which LiteRT has no operation.
     """
     is_negative = ops.cast(ops.less(x, 0), "int32")  # filled with ones
     return ops.right_shift(x, bits) + is_negative * (1 << (32 - bits))

@@ -1,4 +1,4 @@
-"""What every search has in common: its steps, its problem and its results."""
+"""The base of all searches: its steps, its problem and its results."""
 
 import abc
 from typing import Any
@@ -25,8 +25,8 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 class Hypotheses(NamedTuple):
     """Targets that a search has found, `K` for each sentence.
 
-    `K` is the search's `num_hypotheses`. They are sorted, the best first, but
-    for those of `Sampling`, which are in no order.
+    `K` is the search's `num_hypotheses`. They are sorted, the best first,
+    except those of `Sampling`, which are in no order.
 
     Attributes:
         target_ids: Int32 tensor `(B, K, T)`, each target through its end
@@ -44,12 +44,12 @@ class Hypotheses(NamedTuple):
 
 
 class Search(abc.ABC):
-    """Finds targets token by token, by what a model makes of each.
+    """Finds targets token by token, with a function that decodes one step.
 
-    The base of all searches. One of your own is less work as a kind of
-    `GreedySearch`, which asks its `choose` for each token. What a whole one is
-    given and gives, the function `step`, `Problem` and `Hypotheses`, is in
-    `keras_transformer.search`. LiteRT lacks what Keras makes of some
+    The base of all searches. To write your own, the least work is a subclass
+    of `GreedySearch` with another `choose`, which is called for each token.
+    `keras_transformer.search` describes what a search takes and returns: the
+    function `step`, `Problem` and `Hypotheses`. LiteRT does not support some
     operations, such as `ops.argmax`; use `ops.top_k`.
 
     Args:
@@ -64,9 +64,9 @@ class Search(abc.ABC):
 
     Attributes:
         num_hypotheses: Number of targets to return for each sentence.
-        seed: Where random choices start, an integer, in a search that makes
-            some. It takes that of the problem where there is one, so that one
-            compiled search serves all seeds.
+        seed: Random seed, an integer, of a search that makes random choices.
+            The seed of the problem takes its place if there is one, so that
+            one compiled search serves all seeds.
 
     Example:
     >>> import keras_transformer as kt
@@ -120,32 +120,32 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def start(self, problem):
-        """Makes the state of a search before its first step.
+        """Creates the state of a search before its first step.
 
         A named tuple of tensors with a row for each sentence, so that
-        sentences can be taken out of it. Among them are `token_ids` `(B, W)`,
+        sentences can be taken out of it. It has `token_ids` `(B, W)`,
         the tokens chosen last, and `target_ids` `(B, W, T)`, all tokens so
         far, then padding, `T` the problem's capacity.
         """
 
     @abc.abstractmethod
     def extend(self, state, logits, position, problem):
-        """Adds a token to each hypothesis, by logits `(B, W, V)`."""
+        """Adds a token to each hypothesis, given logits `(B, W, V)`."""
 
     @abc.abstractmethod
     def ancestry(self, state):
-        """Says in which slots the hypotheses have been, or gives `None`.
+        """Returns the slots the hypotheses have been in, or `None`.
 
         Int32 `(B, W, T)`, as `help(keras_transformer.search)` says.
         """
 
     @abc.abstractmethod
     def done(self, state):
-        """Marks the sentences `(B,)` that nothing can change any more."""
+        """Marks the sentences `(B,)` whose result can no longer change."""
 
     @abc.abstractmethod
     def hypotheses(self, state) -> Hypotheses:
-        """Takes the result out of a state; final for sentences done."""
+        """Returns the result in a state; final for sentences that are done."""
 
     def advance(
         self,
@@ -208,7 +208,7 @@ class Search(abc.ABC):
         return cls(**config)
 
     def constrain(self, logits, target_ids, position, problem):
-        """Lowers the logits of what must not follow.
+        """Lowers the logits of tokens that must not follow.
 
         Args:
             logits: Float32 tensor `(B, W, V)`.
@@ -228,7 +228,7 @@ class Search(abc.ABC):
             x = scale_used(x, target_ids, self.repetition_penalty)
         if self.no_repeat_ngram_size:
             x = block_ngrams(x, target_ids, position, self.no_repeat_ngram_size)
-        # One sum over the vocabulary, and no more than one.
+        # All in a single addition over the vocabulary.
         x = x + self._forbidden(size, position, problem)
         if problem.prefix_ids is not None:
             forced = take(problem.prefix_ids, position, axis=1)  # (B,)
@@ -271,9 +271,9 @@ class Problem(NamedTuple):
             sentence; by default the search's own.
         sentence_seeds: Int32 tensor `(B,)`, in which random choices for one
             sentence differ from those for another; by default their numbers.
-        needs_scores: Whether the scores of tokens are wanted. Without, a
-            search that does not rank by them leaves them, and the scores of
-            targets, at 0.
+        needs_scores: Whether the scores of tokens are needed. If not, a search
+            that does not rank by them leaves them, and the scores of targets,
+            at 0.
     """
 
     start_ids: Any
@@ -291,8 +291,8 @@ class Problem(NamedTuple):
 def repeat_while(condition, body, state):
     """Runs `ops.while_loop` over a body that may forget sizes.
 
-    A reshape to `(-1, ...)` forgets that a batch has one sentence, say, which
-    TensorFlow does not let a loop do.
+    A reshape to `(-1, ...)` forgets a known size, such as a batch of one
+    sentence, which TensorFlow does not allow in a loop.
     """
 
     def same_sizes(*state):

@@ -1,4 +1,4 @@
-"""What Keras has no name for, where it runs on TensorFlow.
+"""TensorFlow operations that `keras.ops` lacks.
 
-Here alone the core imports tensorflow, and only where Keras runs on it.
+Only here does the core import tensorflow, and only if it is Keras's backend.
 """

@@ -1,4 +1,4 @@
-"""What `compile` and `fit` need: section 5, and the means of section 6.1."""
+"""What `compile` and `fit` need: section 5, and the averages of section 6.1."""
 
 from keras_transformer.training.adam import Adam as Adam
 from keras_transformer.training.averaging import (

@@ -10,18 +10,18 @@ from keras_transformer.training.updates import Updates
 class Adam(Updates, keras.optimizers.Adam):
     """Adam with the constants of section 5.3, in one pass over the weights.
 
-    Updates are those of `keras.optimizers.Adam` but in the points that
-    `keras_transformer.training.Updates` names: what a schedule counts, tokens
-    that come more than once, and several devices. With `mixed_float16` on
-    several devices wrap it in `LossScaleOptimizer`.
+    Updates are those of `keras.optimizers.Adam`, except in three points that
+    `keras_transformer.training.Updates` describes: what a schedule counts,
+    tokens that occur more than once, and several devices. On several devices
+    with `mixed_float16`, wrap it in `LossScaleOptimizer`.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.
         beta_1: Decay of the mean of the gradients.
         beta_2: Decay of the mean of their squares.
-        epsilon: Added to the square root that divides.
-        **kwargs: As of `keras.optimizers.Adam`: clipping, accumulation,
-            weight decay, ...
+        epsilon: Added to the square root in the denominator.
+        **kwargs: As for `keras.optimizers.Adam`: clipping, accumulation,
+            weight decay and so on.
 
     Raises:
         ValueError: If weights are of float16, in which 1e-9 is 0: where a

@@ -1,4 +1,4 @@
-"""Means of the weights that training passes through, section 6.1."""
+"""Averages of the weights along a training, section 6.1."""
 
 import collections
 import contextlib
@@ -14,31 +14,31 @@ from keras_transformer.training.loss_scale import unwrapped
 
 
 class WeightAveraging(keras.callbacks.Callback):
-    """Validates and saves a mean of the weights; trains on from the weights.
+    """Validates and saves averaged weights; trains on from the weights.
 
     Section 6.1 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)
     translates with the mean of the last 5 checkpoints (base) or 20 (big):
     `last=5`, one checkpoint an epoch unless `every` says otherwise. `decay`
-    weighs each sample less than the one after it instead, as
+    instead weighs each sample less than the one after it, as
     [Polyak and Juditsky](https://doi.org/10.1137/0330046) averaging is
-    mostly used:
+    usually done:
 
     `mean = sum_i decay^(n - i) weights_i / sum_i decay^(n - i)`
 
-    Keras has such a mean in an optimizer with `use_ema` and
-    `keras.callbacks.SwapEMAWeights`. There the first sample stands for all
-    that could have been before it, and takes long to fade; here for itself.
+    Keras offers such an average with `use_ema` of its optimizers and
+    `keras.callbacks.SwapEMAWeights`. There the first sample has the weight of
+    all samples before it as well, and fades slowly; here it counts once.
 
     Only trainable weights are averaged. The averages replace them while the
     model is validated, in `on_epoch_end` of the callbacks that come after this
     one (`ModelCheckpoint` saves the averages), and when `fit` has ended;
     before the first sample the model keeps its own. Put this callback first,
-    in a list: one that is alone Keras would run beside training, on JAX.
+    in a list: on JAX, Keras would run a single callback beside training.
 
-    Where an exception ends `fit` during validation, the averages stay in the
-    model; `restore()` puts the weights back, as a further `fit` with the same
-    callback does by itself, and with it goes on as if `fit` had not ended.
-    In another process a `Checkpoint` does. `keras.callbacks.BackupAndRestore`
+    If an exception ends `fit` during validation, the averages stay in the
+    model; `restore()` puts the weights back. Another `fit` with the same
+    callback does so by itself, and goes on as if `fit` had not ended; in
+    another process, a `Checkpoint` does. `keras.callbacks.BackupAndRestore`
     loses the samples; listed after this callback it restores the averages as
     if they were the weights.
 
@@ -48,7 +48,7 @@ class WeightAveraging(keras.callbacks.Callback):
         decay: Weight of a sample relative to the next one, in `[0, 1)`.
         every: Optimizer updates between two samples. By default `last` takes
             one at the end of each epoch, `decay` one after each update. With
-            `compile(steps_per_execution=...)` there is at most one sample an
+            `compile(steps_per_execution=...)` there is at most one sample per
             execution, at its end.
 
     Raises:
@@ -89,7 +89,7 @@ class WeightAveraging(keras.callbacks.Callback):
         self._forget()
 
     def set_model(self, model):
-        """Starts anew with another model."""
+        """Starts over with another model."""
         if self._model is not None and model is not self._model:
             self._forget()
         super().set_model(model)
@@ -111,17 +111,17 @@ class WeightAveraging(keras.callbacks.Callback):
             self._assign(averages)
 
     def restore(self):
-        """Puts the weights that training goes on from back in the model."""
+        """Puts the weights that are trained back in the model."""
         if self._weights is not None:
             self._assign(self._weights)
             self._weights = None
 
     @contextlib.contextmanager
     def restored(self):
-        """Has the weights that training goes on from in the model, inside.
+        """Puts the weights that are trained in the model, inside the block.
 
-        What was in the model is in it again after it: the averages, or other
-        weights that were assigned since.
+        Afterwards the model has again what it had before: the averages, or
+        other weights that were assigned since.
         """
         if self._weights is None:
             yield

@@ -29,10 +29,10 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     Section 5.4 of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762),
     smoothing as in [Szegedy et al., 2015](https://arxiv.org/abs/1512.00567):
-    the right token has a share of `1 - e`, and `e` is spread over all `V`
+    the right token gets a share of `1 - e`, and `e` is spread over all `V`
     tokens. Computed in float32 in closed form, without one-hot labels of
-    shape `(B, T, V)`; where a step of training has its logits in bfloat16,
-    the probability of a label is rounded to that too:
+    shape `(B, T, V)`; if a training step has its logits in bfloat16, the
+    probability of a label is rounded to bfloat16 too:
 
     `loss = logsumexp(z) - (1 - e) z_label - e mean(z)`
 
@@ -106,7 +106,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
 
 class _SumOfWeights(keras.losses.Loss):
-    """What Keras divides by for a mean: weights, masks, or 1 each."""
+    """What Keras divides by for a mean: weights, masks, or 1 per entry."""
 
     def __init__(self):
         super().__init__(reduction="sum", dtype="float32")
@@ -120,11 +120,11 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
 
     The gradient is `softmax(z) - (1 - e) [label] - e / V`. Given here, it
     reuses the softmax of the forward pass and touches the `(B, T, V)` logits
-    half as often as the one derived from the formula. Where logits offer what
-    they are the product of, the gradients are of that instead.
+    half as often as the one derived from the formula. If logits carry the
+    factors they are the product of, the gradients are those of the factors.
 
     Args:
-        ids: Tensor `(B, T)` of integers; Keras hands losses floats.
+        ids: Tensor `(B, T)` of whole numbers; Keras passes floats to losses.
         logits: Float tensor `(B, T, V)`.
         label_smoothing: Share `e`.
 
@@ -174,11 +174,12 @@ def _product_crossentropy(ids, product, label_smoothing):
     """Computes the loss of logits `x E^T`, with the gradients of `x` and `E`.
 
     With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of logits they
-    are `G E` and `G^T x`. Its last term is one row for all tokens. The others
-    are kept in the dtype of the logits until the weight of a token is known,
-    which goes on `x`. In bfloat16 the probability of a label is rounded, and
-    so its loss by 0.004 nats at most, to hold no logits in float32. Only where
-    TensorFlow would sum up in bfloat16 (`has_exact_softmax`) are they held.
+    are `G E` and `G^T x`. The last term of `G` is the same row for all tokens;
+    the others are kept in the dtype of the logits until the weight of a token
+    is known, which is applied to `x`. To avoid holding logits in float32, the
+    probability of a label is rounded to bfloat16, and so its loss is off by at
+    most 0.004 nats. Logits are held in float32 only where TensorFlow would sum
+    in bfloat16 (`has_exact_softmax`).
 
     Args:
         ids: Int32 tensor `(B, T)`.
@@ -217,7 +218,7 @@ def _product_crossentropy(ids, product, label_smoothing):
             of_vectors = upstream * (
                 expected - label_smoothing * mean_embedding
             )
-            # The last to read `G`, which then makes room at the peak of a step.
+            # The last to read `G`, which frees memory at the peak of a step.
             of_embeddings = _transposed_product(
                 of_logits,
                 wait_for(expected, ops.cast(weighted, of_logits.dtype)),
@@ -244,7 +245,7 @@ def _product_crossentropy(ids, product, label_smoothing):
 
 
 def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
-    """Computes the loss, and what its gradient is made of.
+    """Computes the loss, and the parts of its gradient.
 
     Args:
         ids: Int32 tensor `(...)`.
@@ -287,7 +288,7 @@ def _transposed_product(of_logits, x):
 
 
 def _rows(x):
-    """Takes all axes but the last as one."""
+    """Joins all axes but the last."""
     return ops.reshape(x, (-1, x.shape[-1]))
 
 

@@ -12,22 +12,22 @@ from keras_transformer.tensorflow_only.devices import sum_over_devices
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
-    """Leaves an update out where the gradients of any device overflow.
+    """Skips an update if the gradients of any device overflow.
 
-    [Micikevicius et al., 2018](https://arxiv.org/abs/1710.03740), as
-    `keras.optimizers.LossScaleOptimizer`, which looks at the gradients of the
-    first device alone: it takes them for the sum over all devices, which
-    `Adam` of this library makes later.
+    [Micikevicius et al., 2018](https://arxiv.org/abs/1710.03740), like
+    `keras.optimizers.LossScaleOptimizer`, which checks only the gradients of
+    the first device: it expects them to be summed over all devices already,
+    which `Adam` of this library does later.
 
     Args:
         inner_optimizer: What updates the weights, such as `Adam`.
         initial_scale: Factor on the loss at first.
         dynamic_growth_steps: Updates without overflow after which the factor
             doubles.
-        **kwargs: As of `keras.optimizers.LossScaleOptimizer`.
+        **kwargs: As for `keras.optimizers.LossScaleOptimizer`.
 
     Raises:
-        TypeError: If `inner_optimizer` is no optimizer.
+        TypeError: If `inner_optimizer` is not an optimizer.
         ValueError: If a number is not positive.
 
     Example:
@@ -66,5 +66,5 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 
 
 def unwrapped(optimizer):
-    """The optimizer whose loss another one scales, or the one given."""
+    """The optimizer inside a `LossScaleOptimizer`, or the one given."""
     return getattr(optimizer, "inner_optimizer", optimizer)

@@ -13,7 +13,7 @@ from keras_transformer.training.loss import smoothed_crossentropy
 
 
 class _TokenMean(keras.metrics.Mean):
-    """Mean over the real tokens of all batches, however wide each is."""
+    """Mean over the real tokens of all batches, whatever their widths."""
 
     def add_tokens(self, values, y_true, sample_weight):
         """Adds values `(B, T)` of labels, those of padding with weight 0."""

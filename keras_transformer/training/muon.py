@@ -17,28 +17,29 @@ class Muon(Updates, keras.optimizers.Muon):
     to 1, from [Jordan et al., 2024](https://kellerjordan.github.io/posts/muon),
     scaled and with the weight decay of [Liu et al.,
     2025](https://arxiv.org/abs/2502.16982). It learns more from an update than
-    Adam, and takes a few products of matrices longer for it.
+    Adam, at the cost of a few matrix products.
 
-    The defaults of `weight_decay` and `adam_lr_ratio` are what tries on
-    Multi30k came to, with a rate of 0.01 (`examples/multi30k`).
+    The defaults of `weight_decay` and `adam_lr_ratio` were found on Multi30k,
+    with a rate of 0.01 (`examples/multi30k`).
 
-    Embeddings, the projection to the logits, biases and what normalises are
-    updated by Adam, at a share of the rate. Updates are those of
-    `keras.optimizers.Muon` but in the points that
-    `keras_transformer.training.Updates` names.
+    Embeddings, the projection to the logits, biases and the weights of layer
+    normalisation are updated by Adam, at a share of the rate. Updates are those
+    of `keras.optimizers.Muon`, except in the points that
+    `keras_transformer.training.Updates` describes.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.
-        weight_decay: Of matrices: the share of them, times the learning rate,
-            that an update takes away.
+        weight_decay: Weight decay of matrices: times the learning rate, the
+            share of them that an update takes away.
         adam_beta_1: Decay of Adam's mean of the gradients.
         adam_beta_2: Decay of its mean of their squares.
-        adam_weight_decay: As `weight_decay`, of the other weights.
+        adam_weight_decay: The same for the other weights.
         adam_lr_ratio: Adam's learning rate, as a share of Muon's.
         epsilon: Added to the square root by which Adam divides.
-        exclude_layers: Patterns of paths whose matrices Adam updates; of an
-            embedding it does anyway.
-        **kwargs: As of `keras.optimizers.Muon`: `momentum`, clipping, ...
+        exclude_layers: Patterns of paths whose matrices Adam updates;
+            embeddings it updates anyway.
+        **kwargs: As for `keras.optimizers.Muon`: `momentum`, clipping and so
+            on.
 
     Raises:
         TypeError: If `exclude_layers` is a string.

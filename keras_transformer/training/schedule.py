@@ -19,7 +19,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     With `peak_learning_rate` the same curve is scaled so that it peaks there,
     at `warmup_steps`; `hidden_dim` is then not needed. Keras counts updates
-    from 0, where the formula has no value: the first two have that of step 1.
+    from 0, where the formula is not defined: the first two use step 1.
 
     With `total_steps` it falls from the peak to 0 instead, along half a wave
     of a cosine, as in [Loshchilov and Hutter,
@@ -28,7 +28,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         hidden_dim: Size `D` of the model; `d_model` in the paper.
-        warmup_steps: Optimizer updates before that with the peak.
+        warmup_steps: Optimizer updates before the one at the peak.
         scale: Factor on the whole curve.
         peak_learning_rate: Learning rate at the peak, instead of the paper's
             `(D * warmup_steps)^-0.5`.

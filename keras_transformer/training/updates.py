@@ -16,7 +16,7 @@ from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.devices import update_on_devices
 
-# What options of Keras's optimizers may be, which checks few of them.
+# The ranges of options of Keras's optimizers, which checks few of them.
 WHOLE = ("gradient_accumulation_steps", "ema_overwrite_frequency", "ns_steps")
 POSITIVE = ("clipnorm", "global_clipnorm", "clipvalue", "adam_lr_ratio")
 SHARES = ("beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "momentum")
@@ -24,26 +24,25 @@ NOT_NEGATIVE = ("epsilon", "weight_decay", "adam_weight_decay")
 
 
 class Updates:
-    """Updates by Adam in one pass over the weights, and of all devices.
+    """Applies Adam in one pass over the weights, and on several devices.
 
-    A class inherits from this one before that of Keras, which goes over a
-    weight and its two moments some ten times. TensorFlow has one operation for
-    all of it, used here for float32 weights; the rest, and other backends, are
-    left to Keras.
+    A class inherits from this one before that of Keras, which passes over a
+    weight and its two moments about ten times. TensorFlow has one operation for
+    all of it, which is used for float32 weights; everything else is left to
+    Keras.
 
     It differs from Keras in three points:
 
     - With `gradient_accumulation_steps` a schedule counts updates, not
       batches.
     - Where an embedding's gradient is a list of rows, one for each token,
-      those of the same token are added up before they are clipped, or squared
-      by that one operation, as the definitions have it. Keras squares each and
-      adds up the squares.
-    - On several devices of a `tf.distribute` strategy it clips the sum of
-      their gradients, and accumulates that, and so comes to what one device
-      does. Keras clips those of each device, and cannot accumulate them.
+      those of the same token are added up before they are clipped or squared,
+      as the definitions demand. Keras squares each and adds up the squares.
+    - On several devices of a `tf.distribute` strategy it clips and accumulates
+      the sum of their gradients, with the same result as on one device. Keras
+      clips those of each device, and cannot accumulate them.
 
-    A class has three methods for it: `_moments` and `_decay_of` of a weight,
+    A subclass provides three methods: `_moments` and `_decay_of` of a weight,
     and `_constants` of an update by Adam.
     """
 
@@ -86,10 +85,11 @@ class Updates:
             super()._backend_apply_gradients(grads, trainable_variables)
 
     def _accumulate_on_devices(self, devices, gradients, variables):
-        """Updates after each so many batches.
+        """Updates after every `gradient_accumulation_steps` batches.
 
-        Keras decides for all weights at once whether to. TensorFlow's devices
-        cannot meet within a condition, so it is decided for each weight here.
+        Keras decides for all weights at once whether to update. Devices of
+        TensorFlow cannot communicate inside a condition, so that it is decided
+        for each weight here.
         """
         steps = self.gradient_accumulation_steps
         if self.use_ema:
