@@ -176,7 +176,7 @@ def _read_description(path):
             )
         if is_file and str(path).endswith(".tflite"):
             advice = (
-                " A LiteRT file translates and is evaluated, and no more: this "
+                " A LiteRT file can only translate and be evaluated; this "
                 "needs the translator that it was exported from."
             )
         raise FileNotFoundError(f"No such folder: {path!r}{is_file}.{advice}")
@@ -188,7 +188,7 @@ def _read_description(path):
         for file, kind in EXPORTS.items():
             if os.path.exists(os.path.join(path, file)):
                 advice = (
-                    f" It is a {kind}: name the translator that it was "
+                    f" It is a {kind}: give the translator that it was "
                     "exported from."
                 )
         raise ValueError(

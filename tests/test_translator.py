@@ -1243,7 +1243,7 @@ def test_file_is_no_folder(tmp_path):
     for name, message in (
         ("file", "No such folder: .* is a file.$"),
         ("model.keras", r"is a file. `Translator\(keras.saving.load_model"),
-        ("model.tflite", "is a file. A LiteRT file translates and is evalu"),
+        ("model.tflite", "is a file. A LiteRT file can only translate and"),
     ):
         (tmp_path / name).touch()
         with pytest.raises(FileNotFoundError, match=message):
