@@ -31,17 +31,17 @@ def align(
     ] = -1,
     picture: Annotated[
         Path | None,
-        typer.Option(help="Draw the weights of the first line here."),
+        typer.Option(help="File for a picture of the first line's weights."),
     ] = None,
     overwrite: Overwrite = False,
     dtype: Dtype = None,
 ):
     """Say what the pieces of translations look at in the source.
 
-    Prints one line per sentence: 0-0 2-1 where the first piece of the
-    translation looks at the first of the source most, and the second at the
-    third, the end token of the source aside. With --pieces, those of the
-    source, those of the translation, and then the links, with tabs between.
+    Prints one line per sentence: 0-0 2-1 means that the first piece of the
+    translation looks most at the first piece of the source, and the second at
+    the third; end tokens are left out. With --pieces, prints the source's
+    pieces, the translation's pieces and then the links, separated by tabs.
 
     \b
     Example:

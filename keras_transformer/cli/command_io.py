@@ -8,7 +8,7 @@ from keras_transformer.cli.streams import log_kept_back
 from keras_transformer.cli.streams import quiet_start
 from keras_transformer.paths import check_file_to_write
 
-# Lines that a command has done before it prints them.
+# Lines that a command completes before it prints them.
 LINES_AT_ONCE = 2000
 STANDARD_INPUT = "standard input"
 
@@ -17,8 +17,8 @@ def check_output(option, path, overwrite, inputs=()):
     """Raises if a file may not be written, or if there is none to overwrite.
 
     Args:
-        option: Its name, as it is typed.
-        path: The file, `None` where there is none.
+        option: Name of the file's option, as it is typed.
+        path: The file, or `None`.
         overwrite: Whether `--overwrite` is given.
         inputs: Files that are read, which it must not replace; or `None`.
     """
@@ -35,14 +35,14 @@ def check_output(option, path, overwrite, inputs=()):
 
 
 def input_lines(input):
-    """Reads the lines of a file, or what is piped in or typed."""
+    """Reads the lines of a file or, without one, of standard input."""
     from keras_transformer.lines import read_lines
 
     return list(read_lines(input) if input else typed_lines())
 
 
 def typed_lines():
-    """Reads what is typed, or piped in, line by line."""
+    """Reads standard input, typed or piped in, line by line."""
     from keras_transformer.lines import read_stream
 
     if sys.stdin.isatty():
@@ -51,7 +51,7 @@ def typed_lines():
 
 
 def output_lines(result, with_scores: bool = False):
-    """Makes a line of each translation, or of each of its hypotheses."""
+    """Yields a line for each translation, or for each of its hypotheses."""
     if not with_scores:
         for found in result:
             hypotheses = [found] if isinstance(found, str) else found
@@ -65,12 +65,12 @@ def output_lines(result, with_scores: bool = False):
 
 
 def _one_line(text):
-    """A line stays a line: vocabularies with bytes can spell a line's end."""
+    """Replaces newlines, which vocabularies with bytes can spell."""
     return text.replace("\n", " ")
 
 
 def load(folder, dtype=None, is_much=False):
-    """Reads a translator, of which much text is to come or only some."""
+    """Loads a translator; for much text, each core decodes its own batch."""
     with quiet_start():
         from keras_transformer.tensorflow_only.threads import (
             give_cores_to_batches,
@@ -84,7 +84,7 @@ def load(folder, dtype=None, is_much=False):
 
 
 def load_any(path, dtype, search_options, workers, is_much):
-    """Opens a translator's folder, or a LiteRT file."""
+    """Loads a translator's folder, or a LiteRT file."""
     if is_exported(path):
         from keras_transformer.serving.litert_translator import LiteRTTranslator
 
@@ -96,14 +96,14 @@ def load_any(path, dtype, search_options, workers, is_much):
 
 
 def is_exported(path) -> bool:
-    """Whether a translator is, or would be, a LiteRT file."""
+    """Whether a path is, or by its name would be, a LiteRT file."""
     return path.is_file() or (path.suffix == ".tflite" and not path.is_dir())
 
 
 def refuse_of_the_other(path, of_folder, of_exported):
-    """Raises for options of a folder with a LiteRT file, and the other way.
+    """Raises for a folder's options with a LiteRT file, and vice versa.
 
-    The file searches in its own way.
+    The file has its own search.
     """
     if is_exported(path):
         refuse(of_folder, "a translator's folder", path)

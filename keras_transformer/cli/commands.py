@@ -1,4 +1,4 @@
-"""The command, and how errors of the user end it."""
+"""The command, and how it reports errors to the user."""
 
 import functools
 import os
@@ -23,13 +23,14 @@ from keras_transformer.cli.verify import verify
 from keras_transformer.extras import not_installed
 from keras_transformer.version import __version__
 
-# A line of a TensorFlow error that says where, not what: frames are indented.
+# Lines of a TensorFlow error that say where it occurred, not what it is; stack
+# frames are indented.
 GRAPH_PLACE = re.compile(
     r"\s|Graph execution error:|Detected at node |Node: |<stack traces"
 )
 
-# The extras of what a light install, which only translates, lacks, and of the
-# JAX backend; `None` for what every other install has.
+# Modules that may be missing, each with the extra that installs it; `None` for
+# those that only a light install, which just translates, lacks.
 EXTRAS = {
     "keras": None,
     "rich": None,
@@ -40,7 +41,7 @@ EXTRAS = {
     "jax": "jax",
 }
 
-# What a user sees a line of.
+# Errors that a user sees as one line.
 ERRORS = (
     ImportError,
     MemoryError,
@@ -60,7 +61,7 @@ app = typer.Typer(
 
 
 def main():
-    """Runs the command; errors of the user are one line and exit code 2."""
+    """Runs the command; user errors are one line and exit code 2."""
     open_closed_streams()
     write_utf_8()
     if "--traceback" in sys.argv:
@@ -77,7 +78,8 @@ def main():
     except ERRORS as error:
         _end_with(error)
     except Exception as error:
-        # TensorFlow's are none of Python's, and say where in a graph they were.
+        # TensorFlow's derive from none of Python's above, and their messages
+        # begin with the place in the graph.
         tensorflow = sys.modules.get("tensorflow")
         if not tensorflow or not isinstance(error, tensorflow.errors.OpError):
             raise
@@ -88,14 +90,14 @@ def _run():
     try:
         app()
     finally:
-        sys.stdout.flush()  # or Python would, with a traceback, as it ends
+        sys.stdout.flush()  # else Python does on exit, with a traceback
 
 
 def _reason(message):
     """The first line of TensorFlow's message that says what is wrong.
 
-    Before it come the nodes of the graph, and where they were defined; before
-    what is wrong in an operation of no graph, the operation.
+    In a graph, the nodes and where they were defined come before it; outside
+    one, the operation does, on the same line.
     """
     message = re.sub(r"^\{\{.*?\}\}\s*", "", message)
     lines = (line for line in message.splitlines() if line.strip())
@@ -103,7 +105,7 @@ def _reason(message):
 
 
 def _end_with(error):
-    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras's are bold
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras prints bold
     message = " ".join(message.split()) or type(error).__name__
     print(f"keras-transformer: {message}", file=sys.stderr)
     forget_output()
@@ -118,8 +120,8 @@ def options(
 ):
     """Train, use, score, export and verify Transformers that translate text.
 
-    COMMAND --help shows an example of each command. --traceback after any
-    command shows where an error came from.
+    COMMAND --help shows examples. --traceback after any command shows where an
+    error came from.
     """
     if version:
         print(f"keras-transformer {__version__}")

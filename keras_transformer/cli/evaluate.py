@@ -32,7 +32,7 @@ def evaluate(
         str,
         typer.Option(
             help="How sacreBLEU splits text: 13a, zh, ja-mecab, ko-mecab, "
-            "intl, char, flores200, or none where it is split already."
+            "intl, char, flores200, or none if it is split already."
         ),
     ] = "13a",
     output: Annotated[
@@ -48,7 +48,7 @@ def evaluate(
 ):
     """Translate a test set and score it with sacreBLEU.
 
-    Prints BLEU, with the signature to quote beside it, and chrF.
+    Prints BLEU, chrF, and the signature to quote with BLEU.
 
     \b
     Example:

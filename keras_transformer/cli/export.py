@@ -26,7 +26,7 @@ def export(
     output: Annotated[
         Path,
         typer.Argument(
-            help="Folder to write, named by a number for TF Serving, or "
+            help="Folder to write, whose name is a number for TF Serving, or "
             ".tflite file."
         ),
     ],
@@ -39,7 +39,7 @@ def export(
     ] = None,
     quantization: Annotated[
         Literal["float16", "int8"] | None,
-        typer.Option(help="LiteRT: smaller weights instead of float32."),
+        typer.Option(help="LiteRT: smaller weights than float32."),
     ] = None,
     text: Annotated[
         bool | None,
@@ -52,8 +52,8 @@ def export(
         bool | None,
         typer.Option(
             "--steps/--no-steps",
-            help="LiteRT: signatures for a search in the host program; without "
-            "them the file needs less memory.",
+            help="LiteRT: signatures for a search run by the host program; "
+            "without them the file needs less memory.",
         ),
     ] = None,
     source_length: Annotated[
@@ -70,10 +70,10 @@ def export(
 ):
     """Write the translator for another engine.
 
-    A SavedModel takes and returns strings, with its search inside; so does a
+    A SavedModel takes and returns strings, and includes the search; so does a
     LiteRT file, for small machines. A CTranslate2 model takes and returns
-    pieces of the SentencePiece models beside it, and searches as it is told
-    when it is called.
+    pieces of the SentencePiece models beside it, and its search is chosen with
+    each call.
 
     \b
     Example:
@@ -108,7 +108,7 @@ def export(
 
 
 def _check_options(format, dtype, litert_options, search_options):
-    """Raises for options of another format, or that go without each other."""
+    """Raises for options of another format, or that exclude each other."""
     for options, formats in (
         (given(dtype=dtype), ["saved_model"]),
         (litert_options, ["litert"]),
@@ -151,7 +151,7 @@ def _write_ctranslate2(translator, output, overwrite):
     )
 
 
-# Each writes an export and says how to load it.
+# Each writes an export and returns a message on how to load it.
 WRITERS = {
     "saved_model": _write_saved_model,
     "litert": _write_litert,

@@ -1,4 +1,4 @@
-"""Options that several commands have; most say how to search."""
+"""Options that several commands share, most of them for the search."""
 
 import functools
 import inspect
@@ -25,14 +25,14 @@ TranslatorOrFile = Annotated[
     typer.Argument(help="Folder of a trained translator, or .tflite file."),
 ]
 
-# What to compute in; by default as the translator was trained.
+# The dtype to compute in; by default that of the training.
 Dtype = Annotated[
     DtypePolicy | None,
     typer.Option(help="Keras dtype policy; by default the translator's own."),
 ]
 
 
-# Options under headings of `--help`.
+# Options grouped under headings of `--help`.
 of_exported = functools.partial(
     typer.Option, rich_help_panel="With a .tflite file"
 )
@@ -50,7 +50,7 @@ NumWorkers = Annotated[
 
 
 class CommandWithHeadings(TyperCommand):
-    """A command whose `--help` has options under headings, their panels."""
+    """A command whose `--help` groups options under their panels' names."""
 
     def format_options(self, ctx, formatter):
         sections = {}
@@ -58,7 +58,7 @@ class CommandWithHeadings(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 kind = f"{parameter.param_type_name.capitalize()}s"
-                # `--help` itself may have none, by the version of typer.
+                # In some versions of typer, `--help` itself has none.
                 panel = getattr(parameter, "rich_help_panel", None)
                 heading = panel or kind
                 sections.setdefault(heading, []).append(record)
@@ -71,7 +71,8 @@ def _search_options(
     search: Annotated[
         Literal["greedy", "beam", "sampling"] | None,
         of_search(
-            help="Search, with its defaults; the translator's own by default."
+            help="Kind of search, with its defaults; by default the "
+            "translator's own search."
         ),
     ] = None,
     width: Annotated[
@@ -81,44 +82,44 @@ def _search_options(
     length_penalty: Annotated[
         float | None,
         of_search(
-            help="Beam: above 0 it favours longer translations; 0.6 with "
+            help="Beam: above 0 favours longer translations; 0.6 with "
             "--search beam."
         ),
     ] = None,
     length_penalty_form: Annotated[
         Literal["gnmt", "power"] | None,
         of_search(
-            help="Beam: scores over ((5 + length) / 6)^penalty, or with power "
-            "over length^penalty; gnmt with --search beam."
+            help="Beam: divide scores by ((5 + length) / 6)^penalty (gnmt) or "
+            "by length^penalty (power); gnmt with --search beam."
         ),
     ] = None,
     patience: Annotated[
         float | None,
         of_search(
-            help="Beam: stops when width times this many hypotheses have "
-            "ended; by default when none that goes on can win."
+            help="Beam: stop when width times this many hypotheses have "
+            "ended; by default when no unfinished one can win."
         ),
     ] = None,
     num_hypotheses: Annotated[
         int | None,
         of_search(
-            help="Beam and sampling: translations of each sentence; a beam's "
-            "best first."
+            help="Beam and sampling: translations per sentence; a beam's best "
+            "come first."
         ),
     ] = None,
     temperature: Annotated[
         float | None,
-        of_search(help="Sampling: less than 1 favours probable tokens."),
+        of_search(help="Sampling: below 1 favours probable tokens."),
     ] = None,
     top_k: Annotated[
         int | None,
-        of_search(help="Sampling: from this many most probable tokens."),
+        of_search(help="Sampling: choose from this many most probable tokens."),
     ] = None,
     top_p: Annotated[
         float | None,
         of_search(
-            help="Sampling: from the most probable tokens that have this "
-            "share of the probability."
+            help="Sampling: choose from the most probable tokens that together "
+            "have this probability."
         ),
     ] = None,
     seed: Annotated[
@@ -126,27 +127,27 @@ def _search_options(
     ] = None,
     repetition_penalty: Annotated[
         float | None,
-        of_search(help="Above 1 it discourages tokens that were used already."),
+        of_search(help="Above 1 discourages tokens that were already used."),
     ] = None,
     no_repeat_ngram_size: Annotated[
         int | None,
-        of_search(help="No sequence of this many tokens occurs twice."),
+        of_search(help="Let no sequence of this many tokens occur twice."),
     ] = None,
     forbid_unknown: Annotated[
         bool | None,
         of_search("--forbid-unknown", help="Never choose the unknown token."),
     ] = None,
 ):
-    """Options that are declared once, for every command that searches."""
+    """Declares once the options of every command that searches."""
 
 
 def with_options(declared, name):
-    """Makes a decorator that adds options to those that a command has.
+    """Makes a decorator that adds options to those of a command.
 
     Args:
-        declared: A function or class, whose arguments declare the options.
-        name: That argument of a command for `typer` which is not one of the
-            command line: it gets a dictionary of the options that have a value.
+        declared: A function or class whose arguments declare the options.
+        name: The argument of the command that is not on the command line: it
+            gets a dictionary of the added options that have a value.
     """
     added = inspect.signature(declared).parameters
 
@@ -163,7 +164,7 @@ def with_options(declared, name):
             parameter.replace(kind=parameter.KEYWORD_ONLY)
             for parameter in [*own.values(), *added.values()]
         ]
-        # First those that must be given.
+        # Required ones first.
         parameters.sort(key=lambda p: p.default is not p.empty)
         decorated.__signature__ = inspect.Signature(parameters)
         decorated.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -180,7 +181,7 @@ def set_search(translator, options):
 
     Args:
         translator: The translator, which keeps its own search by default.
-        options: What a command got as `search_options`.
+        options: The `search_options` of a command.
     """
     from keras_transformer import search
 
@@ -210,12 +211,12 @@ def set_search(translator, options):
 
 
 def given(**options):
-    """The options that the command line has."""
+    """The options that were given on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def refuse(options, needed, received):
-    """Raises if there are options, which need something else."""
+    """Raises if any options are given: they need something else."""
     for option in options:
         raise ValueError(
             f"`--{option.replace('_', '-')}` needs {needed}. Received: "

@@ -25,8 +25,8 @@ def score(
 ):
     """Say how probable given translations are, one line per sentence.
 
-    Prints natural-logarithm probabilities, in nats: of the whole translation
-    and, with --tokens, of each of its tokens.
+    Prints log-probabilities in nats: that of the whole translation and, with
+    --tokens, that of each of its tokens.
 
     \b
     Example:

@@ -11,39 +11,39 @@ from keras_transformer.signals import signals_handled
 
 
 def open_closed_streams():
-    """Opens streams that the shell has closed, as by `<&-`, on `/dev/null`."""
+    """Opens streams that the shell closed, as with `<&-`, on `/dev/null`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # In this order, each takes the number of its stream.
+            # Opened in this order, each gets its stream's descriptor.
             setattr(sys, name, open(os.devnull, mode))
 
 
 def write_utf_8():
-    """Writes text as it is read, whatever the locale says."""
+    """Makes standard output UTF-8, as all input is, whatever the locale."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
 
 
 def forget_output():
-    """Drops what standard output does not take.
+    """Drops what standard output does not accept.
 
-    The disk is full, or the reader of the pipe has gone. Python would try again
-    as it ends, and say so in a traceback.
+    The disk is full, or the reader of the pipe is gone. Python would try again
+    on exit, and print a traceback.
     """
     try:
         sys.stdout.flush()
     except OSError:
-        with contextlib.suppress(io.UnsupportedOperation):  # one of Python's
+        with contextlib.suppress(io.UnsupportedOperation):  # no descriptor
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
 def quiet_start():
-    """Keeps back what TensorFlow logs when it starts, unless it fails.
+    """Hides what TensorFlow logs while it starts, unless it fails.
 
-    No setting of TensorFlow silences those lines, and the one line of an
-    error would drown in them. Ctrl-C ends the program at once: there is nothing
-    to save, and Python loses an exception that comes in a callback of jax.
+    No TensorFlow setting silences those lines, and a one-line error would
+    drown in them. Ctrl-C ends the program at once: there is nothing to save,
+    and Python loses an exception raised in a callback of jax.
     """
     with signals_handled(signal.SIG_DFL, signal.SIGINT), log_kept_back():
         yield
@@ -54,7 +54,7 @@ def quiet_start():
 
 @contextlib.contextmanager
 def log_kept_back():
-    """Shows what is written to standard error inside only if that fails."""
+    """Holds back standard error, and shows it only if the block fails."""
     sys.stderr.flush()
     real = os.dup(2)
     with _open_log() as log:
@@ -72,7 +72,7 @@ def log_kept_back():
 
 
 def _open_log():
-    """Opens what is nowhere on disk, which may be read only."""
+    """Opens a file in memory where possible: the disk may be read-only."""
     if hasattr(os, "memfd_create"):  # Linux
         return open(os.memfd_create("log"), "w+b")
     return tempfile.TemporaryFile()

@@ -28,7 +28,7 @@ def train(
         tuple[Path, Path] | None,
         typer.Option(
             metavar="<source target>",
-            help="Source and target file to validate with.",
+            help="Source and target files to validate with.",
         ),
     ] = None,
     resume: Annotated[
@@ -45,10 +45,10 @@ def train(
     """Train a translator from two text files.
 
     Each epoch ends with the validation loss, a sample translation, and a
-    checkpoint. When training was stopped or killed, the same command, without
-    --overwrite, goes on from the last checkpoint, and comes to what it would
-    have come to. More epochs, or updates, go on with a training that has
-    ended, but not with --decay.
+    checkpoint. After training was stopped or killed, the same command, without
+    --overwrite, goes on from the last checkpoint, and ends with the same result
+    as an uninterrupted run. More epochs, or updates, extend a training that has
+    ended, except with --decay.
 
     The folder holds the translator and, in "training", the settings, the
     command lines, checkpoints, log.csv, curves.png and a log for TensorBoard.
@@ -74,7 +74,7 @@ def train(
 
     def say_stopped():
         arguments = sys.argv[1:]
-        if run.history is not None:  # the old training is replaced already
+        if run.history is not None:  # the old training is already replaced
             arguments = [a for a in arguments if a != "--overwrite"]
         print(
             f"\nStopped. {run.state()} Resume with:\n"
@@ -96,8 +96,8 @@ def train(
         raise typer.Exit(128 + stop.number) from None
     except (Exception, KeyboardInterrupt) as error:
         is_interrupt = isinstance(error, KeyboardInterrupt)
-        # `main` reports errors; but then jax would wait for the other
-        # processes. Python calls first what is registered last.
+        # `main` reports errors, but then jax would wait at exit for the other
+        # processes. Python calls the handler registered last first.
         if run.distribution.num_processes > 1:
             atexit.register(end_at_once, watcher, 130 if is_interrupt else 2)
         if is_interrupt or isinstance(error, BrokenPipeError):  # of `| head`
@@ -106,7 +106,7 @@ def train(
             raise typer.Exit(130) from None
         raise
     if not run.distribution.is_chief:
-        return  # the first process has the folder
+        return  # only the first process writes the folder
     print(
         f"{run.state()}\n{run.warning()}Try it with:\n"
         f"  keras-transformer translate {shlex.quote(run.options.output)} "

@@ -57,18 +57,18 @@ def translate(
     target_prefix: Annotated[
         str | None,
         typer.Option(
-            help="What translations begin with; empty lines stay empty."
+            help="Text that translations begin with; empty lines stay empty."
         ),
     ] = None,
     target_prefixes: Annotated[
         Path | None,
-        typer.Option(help="File with one such beginning per sentence."),
+        typer.Option(help="File with one such prefix per sentence."),
     ] = None,
     tokens_per_batch: Annotated[
         int | None,
         typer.Option(
             help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default, 111 for each of 14 to 56 targets of a .tflite file."
+            "by default; with a .tflite file, 111 for each of 14 to 56 targets."
         ),
     ] = None,
     line_by_line: Annotated[
@@ -86,7 +86,7 @@ def translate(
         typer.Option(
             "--scores",
             help="Put its score before each line: the log-probability in "
-            "nats, a beam's over its length penalty.",
+            "nats, divided by the length penalty in beam search.",
         ),
     ] = False,
     dtype: Dtype = None,
@@ -94,12 +94,12 @@ def translate(
     *,
     search_options,
 ):
-    """Translate arguments, a file, or what is piped in; one line per sentence.
+    """Translate arguments, a file or standard input, one line per sentence.
 
-    Without --output, lines are written as they are done, some thousands at a
-    time; what is typed, line by line. What is piped in is read to its end
-    first, so that a line that is too long is named before hours of work, but
-    for --line-by-line.
+    Without --output, translations are written as they are done, 2,000 at a
+    time; typed lines are translated one by one. Piped input is read to its end
+    first, so that a line that is too long is reported before hours of work,
+    except with --line-by-line.
 
     \b
     Example:
@@ -175,7 +175,7 @@ def translate(
 
 
 def _check_one_of_each(texts, input, target_prefix, target_prefixes):
-    """Raises if what to translate, or to begin with, is given twice."""
+    """Raises if sentences, or prefixes, are given in two ways."""
     if texts and input:
         raise ValueError(
             "Give sentences or `--input`, not both. Received: "
@@ -189,7 +189,7 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
 
 
 def _prefixes(path, translator, texts, max_length):
-    """Reads what each translation is to begin with."""
+    """Reads the prefix of each translation."""
     from keras_transformer.lengths import check_limits
     from keras_transformer.lengths import check_prefix_lengths
     from keras_transformer.lines import read_lines
@@ -213,7 +213,7 @@ def _prefixes(path, translator, texts, max_length):
 
 
 def _translated(translator, texts, prefixes, lines_at_once, options):
-    """Translates some lines at a time; yields the lines to print."""
+    """Translates `lines_at_once` texts at a time; yields the text to print."""
     from keras_transformer.lines import chunks
 
     prefixes = iter(prefixes or ())

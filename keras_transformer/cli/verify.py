@@ -29,14 +29,14 @@ def verify(
     input: Annotated[
         Path | None,
         typer.Option(
-            "--input", "-i", help="Lines to translate; by default piped in."
+            "--input", "-i", help="File to translate; by default piped in."
         ),
     ] = None,
     tolerance: Annotated[
         float,
         typer.Option(
-            help="Nats per token by which a line that differs may be less "
-            "probable; int8 needs more, such as 0.1, and so does a translator "
+            help="How much less probable a line that differs may be, in nats "
+            "per token; int8 needs more, such as 0.1, and so does a translator "
             "in half precision without --dtype float32."
         ),
     ] = 0.01,
@@ -51,11 +51,12 @@ def verify(
 ):
     """Compare exports with the translator they were made from.
 
-    Prints how many lines are the same, the first that is not and the one that
-    differs most, and size, times and memory of each export. The search must be
-    that of the export: give the options that export was given. The exit code is
-    1 if a line, or the score of the same line, differs by more than
-    --tolerance, or an export has operations that not every runtime has.
+    Prints, for each export, how many lines are the same, the first that differs
+    and the one that differs most, and its size, times and memory. The search
+    must be that of the export: give the options that the export command had.
+    The exit code is 1 if a line, or the score of an identical line, differs by
+    more than --tolerance, or if an export has operations that not every runtime
+    has.
 
     \b
     Example:
@@ -90,7 +91,7 @@ def verify(
     for path in exports:
         try:
             sound.append(inspect_export(translator, path))
-        except ValueError as error:  # another program's, or of another search
+        except ValueError as error:  # not ours, or with another search
             errors.append(str(error))
     expected = translator(lines, return_scores=True) if sound else ()
     try:
@@ -104,9 +105,9 @@ def verify(
                     errors.append(str(error))
                 else:
                     reports.append(report)
-    finally:  # an error of one does not lose what is known of others
+    finally:  # an error in one export does not lose the other reports
         if reports:
-            if json_file:  # first: nobody may read the table to its end
+            if json_file:  # first: the table's reader may close the pipe
                 content = verify_report.to_json(reports)
                 write_file(json_file, content.encode())
             verify_report.show(

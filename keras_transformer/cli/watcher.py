@@ -1,4 +1,4 @@
-"""Explains the end of a process that cannot do so itself."""
+"""Explains why a process ended, if it cannot do so itself."""
 
 import atexit
 import contextlib
@@ -8,10 +8,11 @@ import sys
 
 
 def start_watcher():
-    """Explains the end of this process where it cannot do so itself.
+    """Starts a process that explains this one's end if it cannot do so itself.
 
-    Where the first of several processes is lost, jax aborts the others, and
-    Python with them. Gives a file that tells the watcher of any other end.
+    If the first of several processes is lost, jax aborts the others, and
+    Python with them. Returns a file descriptor that `end_at_once` needs to tell
+    the watcher of any other end.
     """
     watched, watcher = os.pipe()
     if not os.fork():
@@ -34,13 +35,13 @@ def start_watcher():
 
 
 def _tell(watcher):
-    """Tells the watcher, if it still runs, that nothing is to be explained."""
+    """Tells the watcher, if it still runs, that there is nothing to explain."""
     with contextlib.suppress(OSError):
         os.write(watcher, b".")
 
 
 def end_at_once(watcher, code):
-    """Ends without the minutes that jax waits for processes that are lost."""
+    """Ends without waiting minutes for lost processes, as jax would."""
     sys.stdout.flush()
     sys.stderr.flush()
     _tell(watcher)
