@@ -8,7 +8,7 @@ from keras_transformer.extras import not_installed
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there, and runs."""
+    """Whether matplotlib is installed and can be imported."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:

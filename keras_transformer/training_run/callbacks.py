@@ -1,4 +1,4 @@
-"""What happens between the batches and at the end of the epochs."""
+"""What happens between batches and at the end of epochs."""
 
 import keras
 
@@ -23,10 +23,10 @@ from keras_transformer.weights import check_finite_model
 
 
 class OneTraining(keras.callbacks.CallbackList):
-    """Callbacks that see one training, in which `fit` is called often.
+    """Callbacks that see one training in which `fit` is called often.
 
-    `fit` runs one epoch at a time, as the first may begin in its middle; with
-    each call it says that training begins and ends, which is heard once.
+    `fit` runs one epoch at a time, as the first may begin in its middle. Each
+    call says that training begins and ends, but the callbacks hear it once.
     """
 
     def begin(self):
@@ -47,8 +47,8 @@ class OneTraining(keras.callbacks.CallbackList):
 class SaveTranslator(keras.callbacks.Callback):
     """Adds each epoch to the history, and saves the translator to be kept.
 
-    It comes before all that read the history. Weights that are no numbers end
-    training here, before anything is written.
+    It comes before all callbacks that read the history. Weights that are not
+    finite end training here, before anything is written.
 
     Args:
         history: The `History`.
@@ -75,10 +75,10 @@ class SaveTranslator(keras.callbacks.Callback):
 
 
 class Logs(keras.callbacks.Callback):
-    """Writes what the epochs came to: as CSV, for TensorBoard, as a picture.
+    """Writes the results of epochs: as CSV, for TensorBoard, as a picture.
 
     Args:
-        history: The `History`, which has the epoch already.
+        history: The `History`, which already has the epoch.
         folder: The `RunFolder`.
     """
 
@@ -131,7 +131,7 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
 
     Args:
         history: The `History`.
-        patience: Epochs without a better value to wait for.
+        patience: Epochs to wait for a better value.
     """
 
     def __init__(self, history: History, patience: int):
@@ -147,18 +147,18 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
         super().on_train_begin(logs)
         for row in self.history.rows:
             if self.monitor in row:
-                # An epoch that others follow did not end training, whatever
-                # the patience is now.
+                # An epoch that others follow did not end the training,
+                # whatever the patience is now.
                 self.model.stop_training = False
                 self.on_epoch_end(row["epoch"], row)
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """Writes what training goes on from, and stops it when asked to.
+    """Writes checkpoints to go on from, and stops training when asked to.
 
     Args:
         checkpoint: The `Checkpoint` that training goes on from.
-        history: The `History`, which has the epoch already at its end.
+        history: The `History`, which already has an epoch at its end.
         averaging: The `WeightAveraging`, or `None`.
         num_batches: Batches of an epoch.
         every: Batches between two checkpoints within an epoch; 0 for none.
@@ -194,7 +194,7 @@ class Checkpoints(keras.callbacks.Callback):
         if epoch == self.checkpoint.epoch and self.checkpoint.batch:
             self.skipped = self.checkpoint.batch
             self.checkpoint.assign_metrics(self.model)
-        self.checkpoint.tensors.clear()  # as large as the model thrice
+        self.checkpoint.tensors.clear()  # three times the model's size
 
     def on_train_batch_end(self, batch, logs=None):
         done = self.skipped + batch + 1
@@ -212,8 +212,8 @@ class Checkpoints(keras.callbacks.Callback):
             raise Stopped(self.interrupt.requested)
 
     def _write(self, epoch, batch):
-        # `self.model`, as on JAX a callback's brings into the model what an
-        # epoch keeps elsewhere.
+        # `self.model`: on JAX, this property of a callback brings into the
+        # model the state that an epoch keeps elsewhere.
         checkpoint = Checkpoint.of(
             self.model, epoch, self.averaging, batch, self.history.rows
         )

@@ -1,4 +1,4 @@
-"""What a training cannot be told, alone or together."""
+"""Checks the options of a training, each by itself and together."""
 
 import os
 import typing
@@ -22,10 +22,10 @@ from keras_transformer.training_run.start import model_options
 
 
 def check_options(options: TrainingOptions, has_validation: bool):
-    """Raises `TypeError` or `ValueError` for what is out of range.
+    """Raises `TypeError` or `ValueError` for options that are not allowed.
 
     Args:
-        options: What a training is told.
+        options: The options of a training.
         has_validation: Whether there is validation text.
     """
     backend = keras.backend.backend()
@@ -49,9 +49,9 @@ def check_options(options: TrainingOptions, has_validation: bool):
 
 
 def _check_choices(options):
-    """Checks the options that are declared with all that they may be."""
+    """Checks the options whose declarations list all choices."""
     for name, hint in typing.get_type_hints(TrainingOptions).items():
-        kinds = [hint, *typing.get_args(hint)]  # of what may be `None`, too
+        kinds = [hint, *typing.get_args(hint)]  # also inside `... | None`
         for kind in kinds:
             if typing.get_origin(kind) is typing.Literal:
                 choices = typing.get_args(kind)
@@ -121,8 +121,8 @@ def _check_average(options):
 
 def _check_start(options):
     if not options.start_from:
-        # TensorFlow would begin to compute, for the seeds of dropout, and
-        # take no other number of threads.
+        # Without dropout: TensorFlow would compute its seeds, and from then on
+        # refuse another number of threads.
         model = {**model_options(options), "dropout": 0.0}
         number = model.pop("num_decoder_layers", 1)
         Decoder(**model)  # not built: raises before text is read

@@ -1,4 +1,4 @@
-"""How a training went, as a picture."""
+"""The curves of a training, as a picture."""
 
 import math
 
@@ -6,12 +6,12 @@ from keras_transformer.picture import write_figure
 
 
 def draw_curves(path: str, history: list):
-    """Draws what each epoch ended with; training and validation together.
+    """Draws the results of each epoch; training and validation together.
 
     Args:
         path: The PNG to write.
-        history: For each epoch its number from 0 as `"epoch"`, and values by
-            name; names of validation begin with `"val_"`.
+        history: For each epoch its number from 0, as `"epoch"`, and values by
+            name; names of validation values begin with `"val_"`.
 
     Raises:
         ModuleNotFoundError: If matplotlib is not installed.

@@ -24,7 +24,8 @@ class TextFiles:
     Attributes:
         text: A pair of paths, source and target.
         validation: A pair of paths, or `None`.
-        digests: Fingerprints of all, by what they are.
+        digests: Fingerprints of all files, by role: `"source"`, `"target"`,
+            `"validation source"`, `"validation target"`.
     """
 
     text: tuple[str, str]
@@ -37,7 +38,7 @@ class TextFiles:
 
         Raises:
             FileNotFoundError: If one is missing.
-            ValueError: If one is no file, but a pipe or a device.
+            ValueError: If one is not a file, but a pipe or a device.
         """
         pairs = {"": (source, target)}
         if validation:
@@ -58,18 +59,18 @@ class TextFiles:
         return cls((source, target), tuple(validation) or None, digests)
 
     def check_pairs(self):
-        """Raises `ValueError` if a side has more lines than the other."""
+        """Raises `ValueError` if one side has more lines than the other."""
         for pair in filter(None, (self.text, self.validation)):
             collections.deque(line_pairs(*pair), maxlen=0)
 
 
 @dataclasses.dataclass
 class TrainingData:
-    """What is trained and validated on.
+    """The data to train on and to validate with.
 
     Attributes:
         digests: Fingerprints of the files.
-        corpus: Of which this process makes its part of each batch.
+        corpus: The corpus; this process makes its part of each batch.
         num_batches: Batches of an epoch.
         num_epochs: Epochs until training ends.
         num_updates: Updates until then.
@@ -93,13 +94,13 @@ class TrainingData:
         tokenizers,
         distribution: Distribution,
     ):
-        """Reads text, and splits it into ids.
+        """Reads the text, and splits it into ids.
 
         Args:
-            options: What the training is told.
-            files: Where it is.
-            tokenizers: Those of source and target.
-            distribution: Which part of each batch this process makes.
+            options: The options of the training.
+            files: The files of its text.
+            tokenizers: The tokenizers of source and target.
+            distribution: Says which part of each batch this process makes.
         """
 
         def read(pair):

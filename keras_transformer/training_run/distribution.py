@@ -21,15 +21,15 @@ DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
 class Distribution:
     """How the devices and processes of a training share its work.
 
-    All processes do the same at the same time: each computes its rows of
-    every batch, and each has all weights. The first, the chief, alone reads
-    and writes the run's folder. By default there is one of each.
+    All processes do the same at the same time: each has all weights, and
+    computes its rows of every batch. Only the first, the chief, reads and
+    writes the run's folder. By default there is one process with one device.
 
     Attributes:
-        scope: Gives the context in which the model is made.
-        num_devices: Devices of all processes, which a batch is split among.
+        scope: Function that returns the context in which to make the model.
+        num_devices: Devices of all processes, among which a batch is split.
         num_processes: Processes, each of which makes its part of a batch.
-        process: The number of this one, from 0.
+        process: Number of this process, from 0.
     """
 
     scope: Callable = contextlib.nullcontext
@@ -43,7 +43,7 @@ class Distribution:
         return self.process == 0
 
     def devices(self) -> str:
-        """What is trained on, in words."""
+        """The devices that are trained on, in words."""
         kind = _kind_of_devices()
         if kind == "CPU" and self.num_devices == 1:
             return f"the CPU, {counted(num_cores(), 'core')}"
@@ -53,7 +53,7 @@ class Distribution:
         return devices
 
     def by_chief(self, function):
-        """Calls a function in the chief; gives or raises its outcome in all.
+        """Calls a function in the chief; returns or raises its outcome in all.
 
         Args:
             function: Function without arguments, whose result can be pickled.
@@ -65,7 +65,7 @@ class Distribution:
             try:
                 outcome = pickle.dumps((function(), None))
             except Exception as error:
-                # The others wait for its outcome, whatever went wrong.
+                # The other processes wait for the outcome, whatever it is.
                 failure = error
                 message = f"{type(error).__name__}: {error}"
                 outcome = pickle.dumps((None, message))
@@ -77,7 +77,7 @@ class Distribution:
         return result
 
     def arrays_by_chief(self, function) -> dict:
-        """As `by_chief`, for arrays by name: one by one, as all are large."""
+        """Like `by_chief`, for large arrays by name, which are sent singly."""
         arrays = None
 
         def names():
@@ -94,7 +94,7 @@ class Distribution:
         """Raises `ValueError` in all processes unless all have these values.
 
         Args:
-            **values: What JSON can hold.
+            **values: Values that JSON can hold.
         """
         if self.num_processes == 1:
             return
@@ -115,9 +115,10 @@ class Distribution:
         """Whether all processes stop after this step, as one was asked to.
 
         Args:
-            requested: Whether this one was, where it is the only one; of
-                several, jax knows, by SIGTERM.
-            step: Grows from call to call, and all processes call with each.
+            requested: Whether this process was asked to. Ignored if there are
+                several: jax knows from the SIGTERM that one of them got.
+            step: Number that grows from call to call; all processes must call
+                with the same ones.
         """
         if self.num_processes == 1:
             return requested
@@ -127,7 +128,7 @@ class Distribution:
 
 
 def check_distribution(name: str | None):
-    """Raises `ValueError` if this backend cannot distribute a training so."""
+    """Raises `ValueError` if the backend cannot distribute a training so."""
     if name is None:
         return
     backend = DISTRIBUTIONS[name]
@@ -140,7 +141,7 @@ def check_distribution(name: str | None):
 
 @contextlib.contextmanager
 def distributed(name: str | None, seed: int):
-    """Joins the devices, and the processes that were started for a training.
+    """Joins the devices, and the processes, that a training was started on.
 
     Args:
         name: `None` for one device, `"mirrored"` for all those of this
@@ -156,7 +157,7 @@ def distributed(name: str | None, seed: int):
         ValueError: If nothing says which processes there are.
     """
     if keras.backend.backend() == "jax":
-        # TensorFlow reads text here, and would take the memory of the GPUs.
+        # TensorFlow only reads text here, but would take all GPU memory.
         tf.config.set_visible_devices([], "GPU")
     if name is None:
         yield Distribution()
@@ -204,7 +205,7 @@ def _multihost(seed):
 
 
 def _kind_of_devices():
-    """CPU, GPU or TPU: what Keras computes on."""
+    """The kind of device that Keras computes on: CPU, GPU or TPU."""
     if keras.backend.backend() == "jax":
         import jax
 

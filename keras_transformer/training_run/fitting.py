@@ -32,12 +32,12 @@ class Fitting:
     """Calls `fit` for each epoch that is left.
 
     Args:
-        options: What the training is told.
-        folder: Where it is.
-        distribution: What it runs on.
-        data: What it learns from.
-        translator: What learns.
-        averaging: The average of its weights, if there is one.
+        options: The options of the training.
+        folder: The folder of the training.
+        distribution: The devices and processes it runs on.
+        data: The data to train on.
+        translator: The translator to train.
+        averaging: The average of its weights, or `None`.
         sample: A sentence to translate after each epoch, or `None`.
     """
 
@@ -50,14 +50,14 @@ class Fitting:
     sample: str | None
 
     def fit(self, checkpoint: Checkpoint, history: History):
-        """Trains until the last epoch is done, or none improves any more.
+        """Trains until the last epoch, or until early stopping.
 
         Args:
             checkpoint: What training goes on from; its tensors are cleared.
-            history: That of the epochs until then, which grows.
+            history: The history of the epochs so far, to which each is added.
 
         Raises:
-            Stopped: If it was asked to, once all is saved.
+            Stopped: If asked to stop, once everything is saved.
         """
         if checkpoint.tensors:
             self._assign(checkpoint)
@@ -97,7 +97,7 @@ class Fitting:
             )
 
     def _fit_epoch(self, epoch, skip, callbacks):
-        """Trains on the batches of an epoch behind the first `skip`."""
+        """Trains on the batches of an epoch after the first `skip`."""
         data = self.data
         verbose = 0
         if self.distribution.is_chief:
@@ -117,7 +117,7 @@ class Fitting:
         )
 
     def _announce(self, checkpoint, has_ended):
-        """Says where training is, on what, and if it is too short to learn."""
+        """Says where training is, on what, and if it ends before the peak."""
         options, data = self.options, self.data
         after = (
             f"the training in {options.output} after epoch {checkpoint.epoch}"
@@ -148,7 +148,7 @@ class Fitting:
             )
 
     def _stops_early(self):
-        """Whether the chief stops: BLEU may round otherwise elsewhere."""
+        """Whether the chief stops: elsewhere, rounding may change BLEU."""
         model = self.translator.model
         return self.distribution.by_chief(lambda: bool(model.stop_training))
 
@@ -156,12 +156,12 @@ class Fitting:
         model = self.translator.model
         checkpoint.assign(model, self.averaging)
         if checkpoint.batch:
-            # Makes the metrics, so that their state can be put back.
+            # Creates the metrics, so that their state can be restored.
             batch = next(self.data.corpus.stretch(0, 0, 1).as_numpy_iterator())
             model.test_on_batch(*batch)
 
     def _callbacks(self, checkpoint, history, interrupt):
-        """In this order: later ones see the weights and logs of earlier."""
+        """Callbacks in order: later ones see earlier ones' weights and logs."""
         options, translator = self.options, self.translator
         is_chief = self.distribution.is_chief
         callbacks = [self.averaging] if self.averaging else []
@@ -197,7 +197,7 @@ class Fitting:
             samples=int(is_chief),
             tokenize=self.options.tokenize or "13a",
             log_dir=(
-                # TensorBoard follows one file in each folder.
+                # TensorBoard follows only one file per folder.
                 self.folder.path(TENSORBOARD, "translations")
                 if is_chief
                 else None
@@ -208,13 +208,13 @@ class Fitting:
 def newest_checkpoint(
     folder: RunFolder, distribution: Distribution
 ) -> Checkpoint:
-    """The checkpoint that a training goes on from, or that of its start.
+    """The checkpoint that a training goes on from, empty at the start.
 
-    It is read once: the other processes may not see the folder.
+    Only the chief reads it: the other processes may not see the folder.
 
     Args:
-        folder: Where the training is.
-        distribution: Whose chief reads it.
+        folder: The folder of the training.
+        distribution: The processes, to all of which the chief sends it.
     """
     newest = None
 
@@ -226,7 +226,7 @@ def newest_checkpoint(
             raise ValueError(
                 f"{error} Pass `--overwrite` to start again."
             ) from error
-        # A process that is killed while it writes the first leaves one.
+        # A process killed while it writes its first leaves one epoch logged.
         if not newest.tensors and folder.epochs_logged() > 1:
             raise ValueError(
                 f"The checkpoints of the training in {folder.output} are "

@@ -1,4 +1,4 @@
-"""The folder of a training run: what is in it, and who may write it."""
+"""The folder of a training run: what is in it, and who may write to it."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
 LOG = "log.csv"
 CURVES = "curves.png"
-# All that a training writes beside its lock.
+# All that a training writes besides its lock.
 WRITTEN = (
     SETTINGS,
     TOKENIZER,
@@ -63,7 +63,7 @@ class RunFolder:
         return os.path.isfile(self.path(SETTINGS))
 
     def has_progress(self) -> bool:
-        """Whether a training here has come to what would be lost."""
+        """Whether a training here has a checkpoint or a logged epoch."""
         try:
             checkpoints = os.listdir(self.path(CHECKPOINTS))
         except FileNotFoundError:
@@ -103,7 +103,7 @@ class RunFolder:
         """Raises `OSError` if nothing can be written there.
 
         `FileExistsError` if there is something to overwrite, or a folder
-        `training` that somebody else has made, which never is overwritten.
+        `training` that something else has made, which is never overwritten.
         """
         began = os.path.exists(self.path(LOCK))
         if not began and os.path.isdir(self.path()) and os.listdir(self.path()):
@@ -115,7 +115,7 @@ class RunFolder:
         try:
             check_free(self.output, overwrite)
         except FileExistsError:
-            # Of a process that ended before there was anything to lose.
+            # Left by a process that ended before there was anything to lose.
             is_lossless = began and not self.has_progress()
             if not is_lossless or os.listdir(self.output) != [TRAINING]:
                 raise
@@ -129,7 +129,7 @@ class RunFolder:
         """Raises `ValueError` unless the training here has these settings.
 
         Returns:
-            What `SETTINGS` holds.
+            The content of `SETTINGS`.
         """
         path = self.path(SETTINGS)
         try:
@@ -163,13 +163,13 @@ class RunFolder:
         return begun
 
     def go_on(self, settings: dict, data: dict):
-        """Notes text that epochs to come have, and those before had not."""
+        """Records text that the coming epochs have and earlier ones had not."""
         begun = self.check_same(settings, data)
         if data.keys() - begun["data"].keys():
             self._write({**begun, "data": begun["data"] | data})
 
     def begin(self, settings: dict, data: dict, translator: Translator):
-        """Writes what a training begins with; removes one that was here."""
+        """Writes what a training begins with; removes an older training."""
         new_start = self.path("start.new")
         remove(new_start)
         if settings["start_from"]:
@@ -180,7 +180,7 @@ class RunFolder:
                     remove(new_start)
                 raise
         self.has_removed = self.has_progress()
-        remove(self.path(SETTINGS))  # what is left is no training
+        remove(self.path(SETTINGS))  # the rest alone is no training
         partial = tuple(f".{name}." for name in WRITTEN)
         for name in os.listdir(self.path()):
             if name in WRITTEN or name.startswith(partial):
@@ -196,7 +196,7 @@ class RunFolder:
         begun = {
             "keras_transformer": __version__,
             "settings": settings,
-            # As they were from the folder where training began.
+            # Absolute, as resolved where training began.
             "places": {
                 name: os.path.realpath(settings[name])
                 for name in PLACES
@@ -211,22 +211,22 @@ class RunFolder:
         write_file(self.path(SETTINGS), text.encode())
 
     def tokenizers(self) -> list[Tokenizer]:
-        """The vocabulary that training began with, or one of each side."""
+        """The vocabulary that training began with, or one per side."""
         names = [TOKENIZER]
         if os.path.exists(self.path(TARGET_TOKENIZER)):
             names.append(TARGET_TOKENIZER)
         return [Tokenizer.load(self.path(name)) for name in names]
 
     def epochs_logged(self) -> int:
-        """The epochs that a training has come to, as its log has them."""
+        """The number of epochs in the training's log."""
         try:
             with open(self.path(LOG), encoding="utf-8") as file:
-                return len(file.readlines()) - 1  # without the names
+                return len(file.readlines()) - 1  # without the header
         except FileNotFoundError:
             return 0
 
     def add_command(self, command: str):
-        """Notes the command line of a start, after those before it."""
+        """Appends the command line of this start to those before it."""
         lines = b""
         with contextlib.suppress(FileNotFoundError):
             with open(self.path(COMMANDS), "rb") as file:

@@ -1,4 +1,4 @@
-"""What the epochs of a training have come to, and which of them is kept."""
+"""The results of a training's epochs, and which epoch is kept."""
 
 import csv
 import dataclasses
@@ -10,11 +10,12 @@ from keras_transformer.training_run.options import TrainingOptions
 
 @dataclasses.dataclass
 class History:
-    """What each epoch has ended with, and whose translator is on disk.
+    """The results of each epoch, and the one whose translator is on disk.
 
     Args:
-        options: Say which epoch is kept.
-        rows: The number of each epoch, from 0, and values by name.
+        options: Options that say which epoch is kept.
+        rows: For each epoch its number from 0, as `"epoch"`, and values by
+            name.
 
     Attributes:
         saved: The epoch, from 0, whose translator is on disk, or `None`.

@@ -1,4 +1,4 @@
-"""How a training is asked to stop, and stops once all is saved."""
+"""How a training is asked to stop, and stops once everything is saved."""
 
 import os
 import signal
@@ -8,10 +8,11 @@ from keras_transformer.signals import signals_handled
 
 
 class Stopped(KeyboardInterrupt):
-    """Training stops as it was asked to, in all processes and saved.
+    """Training has stopped on request, in all processes, and is saved.
 
     Args:
-        number: That of the signal which asked for it; jax hides its SIGTERM.
+        number: Number of the signal that asked for it; `None` for a SIGTERM
+            that jax handled, which hides it.
     """
 
     def __init__(self, number: int | None):
@@ -22,15 +23,15 @@ class Stopped(KeyboardInterrupt):
 class Interrupt:
     """Makes the first Ctrl-C, SIGTERM or SIGHUP wait until all is saved.
 
-    Python raises `KeyboardInterrupt` wherever it is, and where that is a
+    Python raises `KeyboardInterrupt` wherever it happens to be, and in a
     destructor the exception is lost; a request is not.
 
     Args:
         shared: Whether other processes are to stop with this one. SIGTERM is
-            then left to jax, which tells them; SIGHUP would stop one alone.
+            then left to jax, which tells them; SIGHUP ends this process alone.
 
     Attributes:
-        requested: Number of the signal that has come, `None` before.
+        requested: Number of the signal that has come, or `None`.
     """
 
     def __init__(self, shared: bool = False):

@@ -1,7 +1,7 @@
-"""What a training is told.
+"""The options of a training.
 
-Nothing here imports Keras, as the options are those of the command too, whose
-`--help` answers at once.
+Nothing here imports Keras: the command has the same options, and its `--help`
+must answer at once.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ import typer
 
 DtypePolicy = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 
-# Options under headings of `--help`.
+# Options grouped under headings of `--help`.
 of_model = functools.partial(typer.Option, rich_help_panel="Model")
 of_vocabulary = functools.partial(typer.Option, rich_help_panel="Vocabulary")
 of_learning = functools.partial(typer.Option, rich_help_panel="Learning")
 of_validation = functools.partial(typer.Option, rich_help_panel="Validation")
 of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 
-# Defaults of options that were not given, and that no other option decides.
+# Defaults of options that are not given and that no other option determines.
 DEFAULTS = {
     "preset": "tiny",
     "normalize_first": False,
@@ -34,8 +34,8 @@ DEFAULTS = {
     "epochs": 20,
 }
 
-# What may change when a training goes on. No update depends on these, but that
-# `distribute` draws another dropout, and rounds otherwise.
+# Options that may change when a training goes on. No update depends on them,
+# except that `distribute` changes the random numbers of dropout, and rounding.
 MAY_CHANGE = (
     "output",
     "epochs",
@@ -45,9 +45,9 @@ MAY_CHANGE = (
     "save_every",
     "distribute",
 )
-# Files and folders, of which each has many names.
+# Options that are paths: the same file or folder has many.
 PLACES = ("start_from", "tokenizer", "target_tokenizer")
-# What says how to learn a vocabulary.
+# Options for learning a vocabulary.
 OF_LEARNING = (
     "vocabulary_size",
     "model_type",
@@ -57,7 +57,7 @@ OF_LEARNING = (
     "symbols",
     "separate_vocabularies",
 )
-# What says how large a model is, where it is not the preset's.
+# Options that override the preset's.
 SIZES = (
     "num_layers",
     "num_decoder_layers",
@@ -66,7 +66,7 @@ SIZES = (
     "intermediate_dim",
     "activation",
 )
-# What a translator to start from has already.
+# Options that a translator to start from determines.
 OF_A_START = (
     "preset",
     "normalize_first",
@@ -79,11 +79,11 @@ OF_A_START = (
 
 @dataclasses.dataclass
 class TrainingOptions:
-    """The options of `keras-transformer train`, with what its help says.
+    """The options of `keras-transformer train`, with their help texts.
 
-    One is `None` where another says the same: `updates` when training ends,
-    `tokenizer` what a vocabulary is, and `start_from` all of model and
-    vocabularies; or where the help says what is done by default.
+    An option is `None` where another one determines it: `updates` the end of
+    training, `tokenizer` the vocabulary, `start_from` the model and the
+    vocabularies; or where its help states what happens by default.
     """
 
     output: Annotated[
@@ -148,7 +148,7 @@ class TrainingOptions:
     character_coverage: Annotated[
         float | None,
         of_vocabulary(
-            help="Share of the text's characters to have pieces for, such as "
+            help="Share of the text's characters that have pieces, such as "
             "0.9995 for Chinese or Japanese; by default all."
         ),
     ] = None
@@ -156,7 +156,8 @@ class TrainingOptions:
         bool | None,
         of_vocabulary(
             "--byte-fallback",
-            help="Spell characters without a piece in bytes, 256 pieces.",
+            help="Spell characters without a piece in bytes, which take 256 "
+            "pieces.",
         ),
     ] = None
     split_digits: Annotated[
@@ -167,7 +168,7 @@ class TrainingOptions:
         str | None,
         of_vocabulary(
             help="Pieces that are never split, such as names of languages, "
-            'with commas between: "<2de>,<2fr>".'
+            'separated by commas: "<2de>,<2fr>".'
         ),
     ] = None
     separate_vocabularies: Annotated[
@@ -182,14 +183,14 @@ class TrainingOptions:
         str | None,
         of_vocabulary(
             metavar="<path>",
-            help="SentencePiece model to use instead of learning one; of the "
+            help="SentencePiece model to use instead of learning one; for the "
             "source alone if --target-tokenizer is given.",
         ),
     ] = None
     target_tokenizer: Annotated[
         str | None,
         of_vocabulary(
-            metavar="<path>", help="SentencePiece model of the target."
+            metavar="<path>", help="SentencePiece model for the target."
         ),
     ] = None
     epochs: Annotated[
@@ -232,7 +233,7 @@ class TrainingOptions:
         of_learning(help="Peak learning rate; by default that of equation 3."),
     ] = None
     warmup_steps: Annotated[
-        int, of_learning(help="Updates until the peak.")
+        int, of_learning(help="Updates until the learning rate peaks.")
     ] = 4000
     decay: Annotated[
         Literal["cosine"] | None,
@@ -280,8 +281,8 @@ class TrainingOptions:
     average_last: Annotated[
         int,
         of_learning(
-            help="Validate and save the mean of the weights of this many last "
-            "epochs; 0 for none."
+            help="Validate and save the mean of this many last samples of the "
+            "weights, by default one per epoch; 0 for none."
         ),
     ] = 0
     average_decay: Annotated[
@@ -294,8 +295,8 @@ class TrainingOptions:
     average_every: Annotated[
         int,
         of_learning(
-            help="Updates between two samples of the average; by default an "
-            "epoch with --average-last, 1 with --average-decay."
+            help="Updates between samples of the average; by default an epoch "
+            "with --average-last, 1 with --average-decay."
         ),
     ] = 0
     bleu: Annotated[
@@ -314,9 +315,9 @@ class TrainingOptions:
     monitor: Annotated[
         Literal["val_loss", "val_perplexity", "val_bleu"],
         of_validation(
-            help="What --patience and --keep-best go by. In val_loss Keras "
-            "weighs each batch by its rows; in val_perplexity all tokens "
-            "count the same."
+            help="Value that --patience and --keep-best go by. In val_loss, "
+            "Keras weights each batch by its rows; in val_perplexity, all "
+            "tokens count the same."
         ),
     ] = "val_loss"
     patience: Annotated[
@@ -333,8 +334,8 @@ class TrainingOptions:
     save_every: Annotated[
         int,
         of_run(
-            help="Updates between checkpoints within an epoch; 0 for one at "
-            "its end."
+            help="Updates between checkpoints within an epoch; 0 for only one "
+            "at its end."
         ),
     ] = 0
     dtype: Annotated[DtypePolicy, of_run(help="Keras dtype policy.")] = (
@@ -351,15 +352,15 @@ class TrainingOptions:
         bool,
         of_run(
             "--deterministic",
-            help="Bit-identical when repeated on the same machine; slower.",
+            help="Make repetitions on the same machine bit-identical; slower.",
         ),
     ] = False
     distribute: Annotated[
         Literal["mirrored", "multihost"] | None,
         of_run(
             help="mirrored: all devices of this machine, with TensorFlow. "
-            "multihost: those of several processes or machines, with "
-            "KERAS_BACKEND=jax, each started with this command."
+            "multihost: those of several processes or machines, each started "
+            "with this command and KERAS_BACKEND=jax."
         ),
     ] = None
 
@@ -367,7 +368,7 @@ class TrainingOptions:
         for name in ("output", *PLACES):
             path = getattr(self, name)
             if path is not None:
-                # Without the slash at its end that completion writes.
+                # Without the trailing slash that shell completion adds.
                 setattr(self, name, os.fspath(Path(path)))
         if self.symbols:
             self.symbols = ",".join(x.strip() for x in self.symbols.split(","))
@@ -381,8 +382,8 @@ class TrainingOptions:
                 setattr(self, name, DEFAULTS[name])
 
     def settings(self) -> dict:
-        """What a training that goes on must have in common with its start."""
-        # The first that differs is named; others follow from these two.
+        """The options that must be the same when a training goes on."""
+        # An error names the first that differs; others follow from these two.
         settings = {
             "start_from": None,
             "keep_best": False,

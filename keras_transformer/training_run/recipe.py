@@ -26,10 +26,10 @@ def make_model(
     """Makes the model of a training, ready for `fit`.
 
     Args:
-        options: What the training is told.
-        start: What model it starts with.
-        weights: Function that gives the weights to start from by name.
-        distribution: What the model is on.
+        options: The options of the training.
+        start: The model that it starts with.
+        weights: Function that returns the weights to start from, by name.
+        distribution: The devices that the model is on.
         num_updates: Updates until training ends.
     """
     overrides = {"dtype": options.dtype}
@@ -44,7 +44,7 @@ def make_model(
             optimizer=_optimizer(options, model.hidden_dim, num_updates),
             loss=LabelSmoothedCrossentropy(options.label_smoothing),
             weighted_metrics=[Perplexity()],
-            # Text has many lengths, which XLA would each compile.
+            # Text has many lengths, and XLA would compile for each of them.
             jit_compile=keras.backend.backend() == "jax",
         )
         model.optimizer.build(model.trainable_variables)
@@ -52,7 +52,7 @@ def make_model(
 
 
 def make_averaging(options: TrainingOptions) -> WeightAveraging | None:
-    """The average of weights that is validated and saved, if one is."""
+    """Makes the average of weights to validate and save, or `None`."""
     if not options.average_last and not options.average_decay:
         return None
     return WeightAveraging(
@@ -80,7 +80,7 @@ def _schedule(options, hidden_dim, num_updates):
     """The learning rate of equation 3, or one that falls to 0."""
     total_steps = None
     if options.decay == "cosine":
-        # A training too short to warm up says so, and goes on.
+        # A training too short to warm up is warned about, not refused.
         total_steps = max(num_updates, options.warmup_steps + 1)
     return WarmupSchedule(
         hidden_dim=hidden_dim if options.learning_rate is None else None,

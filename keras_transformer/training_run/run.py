@@ -1,4 +1,4 @@
-"""A training from two text files, which goes on where it was killed."""
+"""Training from two text files, which goes on where it was killed."""
 
 import contextlib
 import dataclasses
@@ -33,9 +33,9 @@ from keras_transformer.training_run.start import new_tokenizers
 from keras_transformer.translator import Translator
 from keras_transformer.translator_folder import DESCRIPTION
 
-# Up to this `hidden_dim` training is faster with parts of a batch on the cores
-# than with operations shared among them. Larger models gain little, and need
-# memory for the gradients of each part.
+# Up to this `hidden_dim`, training is faster if each core computes a part of
+# the batch than if the cores share each operation. Larger models gain little,
+# and need memory for the gradients of each part.
 LARGEST_IN_PARTS = 256
 
 
@@ -45,18 +45,18 @@ class TrainingRun:
     The folder is a translator's (`Translator.load` reads it), with a folder
     `training` in it: the settings and command lines, checkpoints, and logs
     as CSV, for TensorBoard and as a picture. A training that was stopped or
-    killed goes on from its last checkpoint, and comes to what it would have
-    come to.
+    killed goes on from its last checkpoint, and ends with the same result as
+    an uninterrupted one.
 
     Args:
-        options: What the training is told.
+        options: The options of the training.
 
     Attributes:
         folder: The `RunFolder`.
         distribution: The `Distribution`.
-        fitting: The `Fitting`, once all is read and made.
-        history: The `History`; `None` until training has a folder, whose old
-            content is untouched till then.
+        fitting: The `Fitting`; `None` until data and model are ready.
+        history: The `History`; `None` until the training has begun in its
+            folder.
     """
 
     def __init__(self, options: TrainingOptions):
@@ -74,27 +74,26 @@ class TrainingRun:
         resume: bool = False,
         overwrite: bool = False,
     ):
-        """Trains until the last epoch is done, or none improves any more.
+        """Trains until the last epoch, or until early stopping.
 
-        What is wrong with the arguments is found out before anything is
-        written. A training of the same settings and text that is in the
-        folder goes on.
+        Errors in the arguments are found before anything is written. If the
+        folder holds a training with the same settings and text, it goes on.
 
         Args:
             source: Text file.
-            target: Its translation.
-            validation: A pair of files like them, or `None`.
-            command: The command line, to note in the folder.
+            target: Its translation, line by line.
+            validation: A pair of such files, or `None`.
+            command: The command line, to record in the folder.
             resume: Whether there must be a training to go on with.
             overwrite: Whether to replace what is in the folder.
 
         Raises:
             FileExistsError: If the folder holds something else.
             FileNotFoundError: If a file is missing.
-            KeyboardInterrupt: If it was stopped, once all is saved.
-            OSError: If nothing may be written there, or the disk is full.
-            RuntimeError: If another process trains in the folder, or one of
-                the same training is lost.
+            KeyboardInterrupt: If it was stopped, once everything is saved.
+            OSError: If the folder cannot be written to, or the disk is full.
+            RuntimeError: If another process trains in the folder, or a
+                process of this training is lost.
             ValueError: If an argument is out of range, or differs from what
                 training began with; or if both `resume` and `overwrite` are
                 set.
@@ -115,13 +114,13 @@ class TrainingRun:
             self.distribution.check_same(
                 settings={
                     **dataclasses.asdict(options),
-                    # Each machine may have its own.
+                    # These may differ between machines.
                     **dict.fromkeys(("output", *PLACES)),
                 },
                 data=files.digests,
             )
             by_chief = self.distribution.by_chief
-            weights = {}  # to start from, of the chief
+            weights = {}  # to start from; only the chief fills it
             goes_on, start = by_chief(
                 lambda: self._open(stack, files, weights, resume, overwrite)
             )
@@ -174,10 +173,10 @@ class TrainingRun:
         )
 
     def _open(self, stack, files, weights, resume, overwrite):
-        """Gives whether a training goes on, and its `Start`.
+        """Returns whether a training goes on, and its `Start`.
 
-        Weights to start from are put into `weights`; they are sent one by one,
-        being large.
+        Weights to start from are put into `weights` instead: they are large,
+        and are sent to the other processes one by one.
         """
         goes_on = not overwrite and self._is_begun(files, resume)
         if goes_on:
@@ -214,14 +213,14 @@ class TrainingRun:
         try:
             self.folder.check_same(self.options.settings(), files.digests)
         except ValueError:
-            # One that failed at once is no reason to refuse the next.
+            # A training that failed at once does not stand in another's way.
             if resume or self.folder.has_progress():
                 raise
             return False
         return True
 
     def _prepare(self, files, start, weights, averaging):
-        """Reads and makes what fitting needs; raises if lines are too long."""
+        """Prepares data and model; raises if lines are too long."""
 
         def take_weights():
             taken = self.distribution.arrays_by_chief(lambda: weights)
@@ -260,7 +259,7 @@ class TrainingRun:
         )
 
     def _begin(self, stack, files, overwrite):
-        """Writes what a new training begins with, once nothing is wrong."""
+        """Writes what a new training begins with, after all checks."""
         stack.enter_context(self.folder.locked())
         self.folder.check_free(overwrite)
         self.folder.begin(

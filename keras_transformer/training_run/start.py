@@ -22,10 +22,10 @@ class Start:
     """A translator without its weights, which can be sent to other processes.
 
     Attributes:
-        model: The `Transformer`, as `keras.saving` describes it.
+        model: The `Transformer`, as serialised by `keras.saving`.
         vocabularies: The SentencePiece models of source and target.
-        search: The search likewise, `None` for the default.
-        origin: What a message calls the place they come from.
+        search: The search, serialised likewise; `None` for the default.
+        origin: What error messages call the place they come from.
     """
 
     model: dict
@@ -55,10 +55,10 @@ class Start:
 
     @classmethod
     def load(cls, folder):
-        """That of a translator's folder, and its weights by name.
+        """The start in a translator's folder, and its weights by name.
 
-        It makes no model: with `keras.distribution` all processes would have
-        to, and the folder is the first one's.
+        No model is made here: with `keras.distribution` all processes would
+        have to make one, and only the first has the folder.
         """
         description, weights, tokenizers = read_folder(folder)
         vocabularies = tokenizers[0], tokenizers[-1]
@@ -75,13 +75,13 @@ class Start:
         return self.model["config"]
 
     def make_model(self, **overrides) -> Transformer:
-        """The model, with other values of some arguments."""
+        """Makes the model, with other values for some arguments."""
         config = {**self.config(), **overrides}
         described = {**self.model, "config": config}
         return deserialized(Transformer, described, self.origin)
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Those of source and target, which may be one."""
+        """The tokenizers of source and target, which may be the same one."""
         source, target = self.vocabularies
         tokenizer = Tokenizer(source)
         return tokenizer, tokenizer if target == source else Tokenizer(target)
@@ -94,7 +94,7 @@ class Start:
 
 
 def model_options(options: TrainingOptions) -> dict:
-    """The arguments of a new model, but for the vocabularies."""
+    """The arguments of a new model, except its vocabulary sizes."""
     chosen = {name: getattr(options, name) for name in SIZES}
     return {
         **PRESETS[options.preset],
@@ -104,10 +104,10 @@ def model_options(options: TrainingOptions) -> dict:
 
 
 def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
-    """The vocabulary of a new model, or one of each side.
+    """The vocabulary of a new model, or one per side.
 
     Args:
-        options: Say how to learn it, or where it is.
+        options: Options that say how to learn it, or where it is.
         source: Path of the text to learn it from.
         target: Path of its translation.
     """
@@ -122,7 +122,7 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
         texts = [[source], [target]]
     coverage = options.character_coverage
     symbols = options.symbols
-    # SentencePiece would let Ctrl-C wait, and nothing is written yet.
+    # SentencePiece would make Ctrl-C wait, and nothing is written yet.
     with signals_handled(signal.SIG_DFL, signal.SIGINT):
         return [
             Tokenizer.train(

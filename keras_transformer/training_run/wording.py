@@ -1,4 +1,4 @@
-"""Words of messages."""
+"""The wording of messages."""
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
