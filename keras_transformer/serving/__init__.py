@@ -1,4 +1,4 @@
 """Exported models: what their graphs contain, and how files are written.
 
-Nothing is imported here: what runs a LiteRT file needs no TensorFlow.
+Nothing is imported here: running a LiteRT file must not need TensorFlow.
 """

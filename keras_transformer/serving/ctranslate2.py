@@ -1,8 +1,8 @@
 """CTranslate2: a folder for an engine that needs neither TensorFlow nor Keras.
 
 [CTranslate2](https://github.com/OpenNMT/CTranslate2) runs Transformers in C++
-on CPUs and GPUs. It takes pieces and gives pieces; SentencePiece splits and
-joins the text.
+on CPUs and GPUs. It takes and returns pieces; SentencePiece splits and joins
+the text.
 """
 
 import functools
@@ -24,7 +24,7 @@ from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import check_finite_model
 
-# CTranslate2's names of the activations that it computes as Keras does.
+# CTranslate2's names for the activations that it computes as Keras does.
 ACTIVATIONS = {
     keras.activations.relu: "RELU",
     keras.activations.gelu: "GELU",
@@ -33,11 +33,12 @@ ACTIVATIONS = {
     keras.activations.sigmoid: "Sigmoid",
 }
 
-# CTranslate2 looks positions up in a table; Marian's converter has as many.
+# CTranslate2 looks positions up in a table; this is the size that its converter
+# for Marian writes.
 NUM_POSITIONS = 2048
 
-# Added to the logits of tokens that must not be chosen: a probability of
-# exactly 0, and finite in float16 too.
+# Added to the logits of tokens that must not be chosen: it makes their
+# probability exactly 0, and is finite in float16 too.
 FORBIDDEN_BIAS = -1e4
 
 
@@ -87,7 +88,7 @@ def _check_model(model):
 
 
 def _check_layers(model):
-    """Raises for what a subclass has added, or computes otherwise."""
+    """Raises if a subclass has added weights, or computes differently."""
     for name in ("encode", "project", "decode_step"):
         if getattr(type(model), name) is not getattr(Transformer, name):
             raise ValueError(
@@ -133,14 +134,14 @@ def _check_special_pieces(translator):
 
 
 def _model_spec(translator, specs):
-    """Fills CTranslate2's description of a model with ours."""
+    """Fills CTranslate2's description of a model from ours."""
     model = translator.model
     spec = specs.TransformerSpec.from_config(
         (len(model.encoder.layers), len(model.decoder.layers)),
         model.num_heads,
         pre_norm=model.normalize_first,
         activation=specs.Activation[ACTIVATIONS[model.activation]],
-        # Attention that it returns is the mean of all heads, as ours is.
+        # The attention that it returns is the mean of all heads, as ours is.
         alignment_heads=model.num_heads,
     )
     _set_encoder(spec.encoder, model)
@@ -220,7 +221,7 @@ def _set_feed_forward(spec, layer):
 
 
 def _set_linear(spec, *layers):
-    """Sets one matrix, outputs by inputs, from the kernels of `layers`."""
+    """Sets one matrix (outputs, inputs) from the kernels of `layers`."""
     kernels = [_array(layer.kernel) for layer in layers]
     spec.weight = np.concatenate(kernels, axis=1).T
     if layers[0].use_bias:

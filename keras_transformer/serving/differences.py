@@ -1,4 +1,4 @@
-"""Where two sets of translations differ, and by how much for the model."""
+"""Where two sets of translations differ, and by how much to the model."""
 
 import dataclasses
 import itertools
@@ -11,24 +11,24 @@ from keras_transformer.pieces import end_targets
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Where an export says something else than the translator.
+    """Where a translation of an export differs from the translator's.
 
     Attributes:
         line: Number of the line, from 1.
         source: The line.
-        expected: What the translator makes of it.
-        found: What the export makes of it.
+        expected: The translator's translation.
+        found: The export's translation.
         position: Number of tokens that both begin with.
-        expected_token: The translator's token after them, `</s>` at its end.
-        found_token: The export's.
+        expected_token: The translator's token after them, `</s>` at the end.
+        found_token: The export's token after them.
         expected_score: Log-probability of `expected`, in nats, as the
             translator's model computes it.
-        found_score: That of `found`.
-        token_gap: By how much less probable the model thinks the export's
-            token than the translator's, in nats; less than 0 where it thinks
-            it more probable, as a beam search may.
-        gap: By how much less probable it thinks the export's text, in nats
-            per token; less than 0 where it thinks it more probable.
+        found_score: Log-probability of `found`, computed likewise.
+        token_gap: Log-probability of `expected_token` minus that of
+            `found_token`, in nats; negative where the model finds the export's
+            more probable, as happens in beam search.
+        gap: Log-probability of `expected` minus that of `found`, in nats per
+            token; negative where the model finds the export's more probable.
     """
 
     line: int
@@ -47,8 +47,8 @@ class Difference:
     def severity(self) -> float:
         """The smaller gap, in nats: what is compared with the tolerance.
 
-        A token that is more probable excuses nothing: that a search leaves it
-        is what the export must do too.
+        A more probable token is no excuse: where the translator's search does
+        not choose it, the export's must not either.
         """
         return min(abs(self.token_gap), self.gap)
 
@@ -59,11 +59,11 @@ def differences_of(translator, lines, expected, found) -> list[Difference]:
     Args:
         translator: The `Translator`.
         lines: The lines, `B` of them.
-        expected: What the translator makes of each, or `K` of these.
-        found: What the export makes of each, likewise.
+        expected: The translator's translation of each, or `K` of them.
+        found: The export's, likewise.
 
     Returns:
-        A `Difference` for each line that has one, in their order: of several
+        A `Difference` for each line that has one, in order: of several
         hypotheses, the one that differs most.
     """
     unequal = [
@@ -88,7 +88,7 @@ def _unequal(expected, found):
 
 
 def score_gap(tokenizer, expected, found, expected_scores, scores):
-    """The largest difference of the scores of the same text."""
+    """The largest difference between scores of the same text, per token."""
     shape = (len(expected), -1)
     texts = np.reshape(np.array(expected, object), shape)
     is_same = texts == np.reshape(np.array(found, object), shape)
@@ -96,14 +96,14 @@ def score_gap(tokenizer, expected, found, expected_scores, scores):
         np.reshape(x, shape)[is_same] for x in (expected_scores, scores)
     )
     lengths = [len(ids) + 1 for ids in tokenizer.encode([*texts[is_same]])]
-    # What does not exist has an infinite score, on both sides.
+    # Missing hypotheses have infinite scores, on both sides.
     unequal = expected_scores != scores
     gaps = np.abs(expected_scores[unequal] - scores[unequal])
     return float(np.max(gaps / np.array(lengths)[unequal], initial=0.0))
 
 
 def _judged(translator, lines, unequal):
-    """Says of each pair of outputs how probable the model thinks it."""
+    """Makes the difference of each unequal pair, as the model judges it."""
     sources = [lines[index] for index, _ in unequal]
     sides = [
         _scored(translator, sources, [pair[side] for _, pair in unequal])
@@ -123,7 +123,7 @@ def _scored(translator, sources, texts):
         [pieces[token] for token in ids]
         for ids in end_targets(tokenizer.encode(texts))
     ]
-    # The model cannot score a text that is longer than it may be.
+    # The model cannot score a text that is longer than it takes.
     longest = translator.longest_source
     is_scored = [len(row) <= longest for row in rows]
     _, scores = translator.score(
@@ -139,8 +139,8 @@ def _scored(translator, sources, texts):
 def _difference(line, source, texts, expected, found):
     (tokens, scores), (found_tokens, found_scores) = expected, found
     shorter = min(len(tokens), len(found_tokens))
-    # Different texts may have the same tokens, such as unknown characters:
-    # equally probable, and within any tolerance.
+    # Different texts may have the same tokens, such as unknown characters; they
+    # are equally probable, so within any tolerance.
     position = next(
         (i for i in range(shorter) if tokens[i] != found_tokens[i]), shorter - 1
     )
@@ -160,7 +160,7 @@ def _difference(line, source, texts, expected, found):
 
 
 def _gap(expected, found):
-    # Of two texts that the model cannot score, neither is within a tolerance.
+    # A text that the model cannot score is beyond any tolerance.
     if -math.inf in (expected, found):
         return math.inf
     return float(expected - found)

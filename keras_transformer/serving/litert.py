@@ -29,7 +29,7 @@ from keras_transformer.weights import check_finite_model
 
 QUANTIZATIONS = (None, "float16", "int8")
 
-# `hidden_dim` from which on a step reads much.
+# From this `hidden_dim` on, a step reads many weights.
 LARGE_HIDDEN_DIM = 256
 
 LARGEST_FLOAT16 = float(np.finfo("float16").max)
@@ -87,18 +87,18 @@ def convert_function(
 
 
 def hypotheses_per_batch(model, quantization: str | None = None) -> int:
-    """How many hypotheses of a model LiteRT decodes fastest, together.
+    """How many hypotheses of a model LiteRT best decodes at once.
 
     Few, so that what a step computes stays in the processor's caches, and as
-    LiteRT keeps several copies of what a loop carries; but the more, the larger
+    LiteRT keeps several copies of what a loop carries; but more, the larger
     the weights that each step reads.
 
     Args:
         model: The `Transformer`.
         quantization: As for `export_litert`.
     """
-    # Multiples of the 7 rows that XNNPACK multiplies at a time with AVX-512: 8
-    # cost as much as 14.
+    # Multiples of 7, the rows that XNNPACK multiplies at a time with AVX-512: 8
+    # rows cost as much as 14.
     best = 56 if model.hidden_dim >= LARGE_HIDDEN_DIM else 28
     return best // 2 if quantization == "int8" else best
 
@@ -128,7 +128,7 @@ def _convert(weights, signatures, quantization, metadata=None, verbose=0):
         converter = tf.lite.TFLiteConverter.from_saved_model(
             folder, signature_keys=list(signatures)
         )
-        # Those of tensorflow-text; others are an error of their own later.
+        # Those of tensorflow-text; any others raise an error later.
         converter.allow_custom_ops = True
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if quantization is not None:
@@ -203,7 +203,7 @@ class _LiteRTGraph:
         self.source_length = source_length
 
     def signatures(self, text, steps):
-        """Makes the functions, by their names."""
+        """Makes the signatures: functions by name."""
         shape = [None, None]
         if self.source_length is not None:
             shape = [1, self.source_length]
@@ -231,7 +231,7 @@ class _LiteRTGraph:
 
     def _translate_ids(self, source_ids):
         decode = Decode(self.model, self.translator.search)
-        # Between segments, sizes change.
+        # Sizes change between segments, which fixed shapes rule out.
         is_fixed = self.source_length is not None
         found = (decode.whole if is_fixed else decode.in_segments)(
             {"source_ids": source_ids}
@@ -242,7 +242,7 @@ class _LiteRTGraph:
         return {"target_ids": target_ids, "score": scores}
 
     def _translate_text(self, translate_ids):
-        """Translates one text: of one, ragged ids are a vector."""
+        """Makes a function for one text, whose ragged ids are a vector."""
         source = self.translator.tokenizer.tensor_tokenizer()
         target = self.translator.target_tokenizer.tensor_tokenizer()
 
@@ -333,7 +333,7 @@ class _LiteRTGraph:
             ),
         )
 
-        # What does not depend on an input could not be an output.
+        # An output must depend on an input.
         def sliced(x, start):
             size = -1 if self.source_length is None else len(x)
             return tf.slice(x, start, [size])

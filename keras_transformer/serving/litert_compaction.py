@@ -1,7 +1,7 @@
-"""Makes LiteRT files smaller: what is equal is in them once.
+"""Makes LiteRT files smaller by storing equal parts once.
 
-The converter names every tensor, gives each a buffer of its own, and converts
-what several signatures call once for each of them.
+The converter names every tensor, gives each its own buffer, and converts what
+several signatures call once for each of them.
 """
 
 import copy
@@ -13,21 +13,22 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.serving.litert_file import IDENTIFIER
 
-# Where the format wants the bytes of a tensor to begin.
+# The format requires the bytes of a tensor to begin at a multiple of this.
 ALIGNMENT = 16
 
 
 def compacted(content: bytes, first: str, metadata=None) -> bytes:
-    """Drops what nothing reads from a LiteRT file, and what it has twice.
+    """Drops from a LiteRT file what is unused or duplicated.
 
-    Names stay where a graph begins and ends. Loops that several signatures
-    have are one, so that LiteRT also arranges their weights in memory once.
+    Only the inputs and outputs of a graph keep their names. Loops that several
+    signatures share are stored once, so that LiteRT also arranges their weights
+    in memory only once.
 
     Args:
         content: The file.
-        first: The signature whose graph is to be the first. Where shapes are
-            fixed, LiteRT arranges the weights of other graphs at each call.
-        metadata: Bytes by name, to add to those of the file.
+        first: The signature whose graph is to come first. With fixed shapes,
+            LiteRT arranges the weights of other graphs again at each call.
+        metadata: Bytes by name, to add to the file's metadata.
     """
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
     for name, data in (metadata or {}).items():
@@ -41,7 +42,7 @@ def compacted(content: bytes, first: str, metadata=None) -> bytes:
                 for entry in (*signature.inputs, *signature.outputs):
                     entry.tensorIndex = places[entry.tensorIndex]
     while _share_subgraphs(model):
-        pass  # what calls equal ones is equal only now
+        pass  # graphs that call equal ones become equal only now
     _put_first(model, first)
     builder = _Builder(len(content))
     builder.Finish(model.Pack(builder), IDENTIFIER)
@@ -49,7 +50,7 @@ def compacted(content: bytes, first: str, metadata=None) -> bytes:
 
 
 class _Builder(flatbuffers.Builder):
-    """Aligns bytes as the format asks for, which its Python code does not."""
+    """Aligns bytes as the format requires, which its Python code does not."""
 
     def StartVector(self, elemSize, numElems, alignment):  # noqa: N802, N803
         if elemSize == 1:
@@ -67,7 +68,7 @@ def _add_metadata(model, name, data):
 
 
 def _share_buffers(model):
-    """Keeps one of equal buffers; the first, as ever, is the empty one."""
+    """Keeps one of equal buffers; the first remains the empty one."""
     kept, places, place_of = [], [], {}
     for buffer in model.buffers:
         data = b"" if buffer.data is None else buffer.data
@@ -87,10 +88,10 @@ def _share_buffers(model):
 
 
 def _order_by_need(graph):
-    """Puts each operation right before the first that needs what it makes.
+    """Puts each operation right before the first that reads its output.
 
-    LiteRT runs them in the order of the file, and keeps what an operation has
-    made until the last that reads it.
+    LiteRT runs operations in the order of the file, and keeps an output until
+    the last operation that reads it.
     """
     maker_of = {
         tensor: operator
@@ -123,11 +124,12 @@ def _order_by_need(graph):
 def _number_by_use(graph):
     """Numbers the tensors of a graph in the order in which they are used.
 
-    Equal graphs then have equal numbers. Tensors that nothing uses are dropped,
-    and so are empty notes on quantisation, and names but of inputs and outputs.
+    Equal graphs then have equal numbers. Unused tensors are dropped, and so are
+    empty quantisation records, and all names except those of inputs and
+    outputs.
 
     Returns:
-        The new number of each tensor by its old one.
+        The new number of each tensor, by its old one.
     """
     ends = [*graph.inputs, *graph.outputs]
     users = [(graph, "inputs"), (graph, "outputs")]
@@ -135,7 +137,7 @@ def _number_by_use(graph):
         users += [(operator, "inputs"), (operator, "outputs")]
         if operator.intermediates is not None:
             users.append((operator, "intermediates"))
-    places = {-1: -1}  # of an argument that is left out
+    places = {-1: -1}  # an optional argument that is left out
     kept = []
     for user, role in users:
         for tensor in getattr(user, role):
@@ -162,7 +164,7 @@ def _is_quantized(quantization):
 
 
 def _share_subgraphs(model):
-    """Keeps one of equal graphs; tells whether there were any."""
+    """Keeps one of equal graphs; returns whether there were any."""
     begins = {0, *(entry.subgraphIndex for entry in model.signatureDefs)}
     kept, places, place_of = [], [], {}
     for index, graph in enumerate(model.subgraphs):
@@ -192,7 +194,7 @@ def _put_first(model, name):
 
 
 def _renumber_subgraphs(model, places):
-    """Has what names a graph name its new place, given by its old one."""
+    """Updates all references to graphs to `places`, by their old numbers."""
     for graph in model.subgraphs:
         for operator in graph.operators:
             for options in (operator.builtinOptions, operator.builtinOptions2):

@@ -8,19 +8,19 @@ from keras_transformer.serving.litert_file import check_litert_file
 from keras_transformer.serving.litert_file import damaged
 from keras_transformer.serving.search_note import METADATA
 
-# How the operations of tensorflow-text are called.
+# What the names of tensorflow-text's operations begin with.
 TEXT = "TFText>"
 
 
 def read(path) -> tuple[list[str], bytes | None]:
-    """Looks at a LiteRT file.
+    """Inspects a LiteRT file.
 
     Returns:
         Its `foreign_operations` and `search_note`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is no LiteRT model, or damaged.
+        ValueError: If it is not a LiteRT model, or damaged.
     """
     with open(check_litert_file(path), "rb") as file:
         content = file.read()
@@ -41,7 +41,7 @@ def operations(content: bytes) -> list[str]:
 
 
 def foreign_operations(content: bytes) -> list[str]:
-    """Lists those that are not of tensorflow-text either.
+    """Lists the operations that are neither built in nor tensorflow-text's.
 
     Not every LiteRT runtime has them.
     """
@@ -49,7 +49,7 @@ def foreign_operations(content: bytes) -> list[str]:
 
 
 def search_note(content: bytes) -> bytes | None:
-    """The note of the search that is in a LiteRT file, or `None`."""
+    """The note in a LiteRT file on its search, or `None`."""
     model = schema.Model.GetRootAsModel(content)
     for index in range(model.MetadataLength()):
         entry = model.Metadata(index)

@@ -1,4 +1,4 @@
-"""What a LiteRT file of a translator is, to those who write and read it.
+"""The format of a translator's LiteRT file, for its writer and its reader.
 
 Nothing here imports TensorFlow or Keras.
 """
@@ -10,22 +10,22 @@ import numpy as np
 
 from keras_transformer.paths import check_file
 
-# What a LiteRT file begins with, after four bytes.
+# Bytes 4 to 8 of a LiteRT file.
 IDENTIFIER = b"TFL3"
 
-# The converter makes one output of those that are equal, of which a browser
-# finds one name: `is_fast`, which the page reads, is of another type.
+# The converter merges outputs that are equal, and a browser then finds only one
+# of their names: so `is_fast`, which the page reads, has a type of its own.
 DTYPES = {bool: "uint8", int: "int32"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a runner has to know of the translator in a file.
+    """What a program that runs a file has to know about its translator.
 
-    Outputs of the signature `tokenizers` by these names.
+    The signature `tokenizers` has outputs of these names.
 
     Attributes:
-        is_fast: Whether the target's pieces are text as they are.
+        is_fast: Whether the target's pieces, joined, are the text.
         longest_source: Most tokens of a source, with the end token.
         num_slots: Hypotheses that the search decodes for each source.
         num_hypotheses: Hypotheses that it returns for each source.
@@ -40,12 +40,12 @@ class Facts:
 
     @classmethod
     def names(cls) -> list[str]:
-        """The names of all."""
+        """The names of all facts."""
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
     def of(cls, outputs):
-        """Takes them from the outputs of the signature."""
+        """Reads the facts from the outputs of the signature."""
         return cls(
             **{
                 field.name: field.type(outputs[field.name][0])
@@ -54,7 +54,7 @@ class Facts:
         )
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """The outputs of the signature."""
+        """The facts as outputs of the signature."""
         return {
             field.name: np.array(
                 [getattr(self, field.name)], DTYPES[field.type]

@@ -26,51 +26,53 @@ from keras_transformer.serving.litert_file import damaged
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# Tokens that a batch has room for, for each of the hypotheses that are best
-# decoded at once: those of sources of 24 tokens with 50 more, and half as many
-# again, the most that `sentences_per_batch` makes.
+# Tokens that a batch has room for, per hypothesis of the number that is best
+# decoded at once: 24 of a source and 50 more, and half as many again, as
+# `sentences_per_batch` may exceed that number by half.
 TOKENS_PER_HYPOTHESIS = 111
 
 
 class LiteRTTranslator:
-    """Translates strings with a file that `export_litert` has written.
+    """Translates strings with a file written by `export_litert`.
 
     Needs neither tensorflow nor keras, but ai-edge-litert, numpy,
-    sentencepiece and wrapt: text is split and joined by the SentencePiece
-    models in the file.
+    sentencepiece and wrapt: the SentencePiece models in the file split and join
+    text.
 
     Args:
         path: The file.
         num_threads: Threads that compute one batch. One is best for small
             models.
-        num_workers: Batches to compute at the same time. For several texts,
-            which they share, workers gain more than threads. Each has memory
-            of its own, about as much as the first.
+        num_workers: Batches to compute at the same time. With several texts,
+            more workers gain more than more threads. Each worker needs about
+            as much memory as the first.
 
     Attributes:
         longest_source: Most tokens of a text, with the end token.
-        facts: What else the file says of the translator, `litert_file.Facts`.
+        facts: What else the file says about the translator, as
+            `litert_file.Facts`.
 
     Call arguments:
-        texts: A sequence of strings, of any number.
+        texts: A sequence of any number of strings.
         return_scores: Whether to return the scores as well.
-        tokens_per_batch: Most tokens to decode at once, with padding and the
+        tokens_per_batch: Most tokens to decode at once, including padding and
             room for targets; by default 111 for each of the hypotheses that
-            the file says are best decoded at once, 14 to 56. Fewer take less
-            memory. Of a file with a `source_length` it is one text at a time.
-        verbose: 0 is silent, 1 shows a progress bar, of tokens, for which rich
-            must be installed.
+            are best decoded at once, 14 to 56 according to the file. Fewer take
+            less memory. A file with a `source_length` decodes one text at a
+            time.
+        verbose: 0 is silent, 1 shows a progress bar, in tokens, which needs
+            rich.
 
     Returns:
-        A list of strings in the order of `texts`; with `return_scores` a pair
-        of it and a float32 array of scores, in nats. A search for `K` > 1
-        hypotheses gives lists of `K` strings and scores `(B, K)`.
+        A list of strings in the order of `texts`; with `return_scores`, a pair
+        of this list and a float32 array of scores, in nats. A search for
+        `K` > 1 hypotheses returns lists of `K` strings, and scores `(B, K)`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If ai-edge-litert is not installed.
-        TypeError: If `texts` are no strings.
-        ValueError: If the file is no LiteRT model, damaged, or has not the
+        TypeError: If `texts` are not strings.
+        ValueError: If the file is not a LiteRT model, is damaged, or lacks the
             signatures of `export_litert`; or if a text is longer than the
             exported translator takes.
     """
@@ -92,7 +94,7 @@ class LiteRTTranslator:
                 f"written. Received: {path!r} without the signatures or "
                 f"outputs {', '.join(sorted(missing))}."
             )
-        # The path as it is from any folder.
+        # An absolute path, valid from any folder.
         self._arguments = (os.path.abspath(path), num_threads, num_workers)
         self.num_workers = num_workers
         self._idle = queue.SimpleQueue()
@@ -157,12 +159,12 @@ class LiteRTTranslator:
             self.facts.num_hypotheses,
             with_progress(found, "Translating", lengths, verbose),
         )
-        # LiteRT keeps no infinity, the score of what does not exist.
+        # LiteRT does not keep infinity, the score of a missing hypothesis.
         scores[scores <= np.finfo("float32").min] = -np.inf
         return (translations, scores) if return_scores else translations
 
     def encode(self, texts):
-        """Splits a string into token ids, a sequence into a list of lists."""
+        """Splits a string into ids, a sequence of strings into lists of ids."""
         return split_texts(self.source, texts)
 
     def __reduce__(self):
@@ -192,12 +194,12 @@ class LiteRTTranslator:
 def sentences_per_batch(
     num_sentences: int, num_workers: int, best: float
 ) -> int:
-    """How many sentences workers should decode at once.
+    """How many sentences each worker should decode at once.
 
-    So many that each worker has the same number of batches, all of one size.
+    It gives each worker the same number of batches, all of the same size.
 
     Args:
-        num_sentences: Number of all sentences.
+        num_sentences: Total number of sentences.
         num_workers: Number of workers that share them.
         best: About how many sentences a batch should have.
     """

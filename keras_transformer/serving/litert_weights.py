@@ -13,10 +13,11 @@ from keras_transformer.slices import take
 class Weights:
     """The weights of a model, in the form in which a file stores them.
 
-    The converter itself would store the rows that ids look up beside the
-    matrix of the logits: in int8 with one scale for all rows, where the matrix
-    has a scale for each; and what a loop looks up as floats, carried through
-    the loop. Looked up in the same bytes, a file holds them once.
+    By itself, the converter would store a table of embeddings a second time,
+    beside the matrix of the logits: in int8 with one scale for all rows, where
+    the matrix has one for each; and a table that a loop looks up in as floats,
+    carried through the loop. If ids are looked up in the matrix's own bytes,
+    the file holds them once.
 
     Args:
         model: The `Transformer`.
@@ -24,19 +25,19 @@ class Weights:
 
     Attributes:
         quantization: As for `export_litert`.
-        variables: What the file must hold.
+        variables: The variables that the file must hold.
     """
 
     def __init__(self, model, quantization):
         self.quantization = quantization
         self.variables = [weight.value for weight in model.weights]
         self._weights = model.weights
-        self._tables = []  # a layer, what looks up in it, and its parts
+        self._tables = []  # (layer, function to look up in it, its parts)
         if quantization is None:
             return
         form, look_up_in = FORMS[quantization]
         layers = [model.source_embedding, model.target_embedding]
-        for layer in dict.fromkeys(layers):  # may be one
+        for layer in dict.fromkeys(layers):  # may be the same
             parts = form(ops.convert_to_numpy(layer.embeddings))
             parts = [tf.Variable(part, trainable=False) for part in parts]
             self.variables += parts
@@ -44,14 +45,14 @@ class Weights:
 
     @contextlib.contextmanager
     def read(self):
-        """Reads all of them here, for a graph that is traced inside.
+        """Reads all weights here, for a graph that is traced inside.
 
-        Read before any loop, the converter makes them constants, which all
-        signatures share; LiteRT cannot read a variable inside of a loop.
+        Read before any loop, they become constants that all signatures share;
+        LiteRT cannot read a variable inside a loop.
         """
         weights = [(weight, tf.identity(weight)) for weight in self._weights]
         for layer, look_up_in, parts in self._tables:
-            # In the place of the method of the class.
+            # Hides the method of the class.
             layer.look_up = look_up_in(*map(tf.identity, parts))
         try:
             with keras.StatelessScope(state_mapping=weights):
@@ -63,11 +64,12 @@ class Weights:
 
 def _int8_form(table):
     """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
-    # In double precision, or the last bit of some differs.
+    # In double precision, or the last bit of some values differs.
     table = table.astype("float64")
     scales = np.abs(table).max(axis=1, keepdims=True) / 127
     rows = table / np.where(scales == 0, 1, scales)
-    # Halves away from 0, where NumPy's are even: a few in 16 million.
+    # Rounds halves away from 0, where NumPy rounds them to even: a few in 16
+    # million values.
     whole = np.trunc(rows)
     is_half = np.abs(rows - whole) == 0.5
     rows = np.where(is_half, whole + np.sign(rows), np.round(rows))
@@ -83,7 +85,7 @@ def _look_up_int8(rows, scales):
 
 
 def _float16_form(table):
-    """The bits `(V, D)`, as LiteRT takes no rows of float16."""
+    """The bits `(V, D)` as int16, as LiteRT cannot gather rows of float16."""
     return (table.astype("float16").view("int16"),)
 
 
@@ -95,7 +97,7 @@ def _look_up_float16(bits):
     return look_up
 
 
-# How an embedding is stored, and looked up in that.
+# Functions that make the stored form of an embedding, and look up in it.
 FORMS = {
     "int8": (_int8_form, _look_up_int8),
     "float16": (_float16_form, _look_up_float16),

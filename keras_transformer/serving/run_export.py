@@ -1,6 +1,6 @@
-"""Runs an export as any program would; a program of its own.
+"""A program that runs an export as any other program would.
 
-`verify` starts it with a file that says what to do and a file for the result.
+`verify` starts it with a file that describes the task and one for the result.
 A SavedModel is run with tensorflow and tensorflow_text alone, a LiteRT file
 with `LiteRTTranslator`, which imports neither tensorflow nor Keras.
 """
@@ -18,7 +18,7 @@ import time
 def saved_model_loader(path):
     """Makes a function without arguments that loads a SavedModel.
 
-    It returns a function of strings, to their translations and scores.
+    That returns a function from strings to their translations and scores.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
@@ -44,10 +44,10 @@ def saved_model_loader(path):
 
 
 def litert_loader(path):
-    """Makes a function as `saved_model_loader` does."""
+    """Like `saved_model_loader`, for a LiteRT file."""
     from keras_transformer import LiteRTTranslator
 
-    with contextlib.suppress(ImportError):  # which loading explains
+    with contextlib.suppress(ImportError):  # loading explains it
         from ai_edge_litert import interpreter  # noqa: F401
 
     def load():
@@ -64,19 +64,19 @@ def _decoded(value):
 
 
 def peak_bytes():
-    """Most resident memory that this process has had."""
+    """Peak resident memory of this process, in bytes."""
     status = pathlib.Path("/proc/self/status")
     if status.exists():
         for line in status.read_text("utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
-    # On Linux this would count the process that started this one too.
+    # On Linux, this would include the process that started this one.
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measure(format, path, lines):
-    """Translates the lines, after one to warm up."""
+    """Loads the export and translates the lines, after one to warm up."""
     loaders = {"SavedModel": saved_model_loader, "LiteRT": litert_loader}
     load = loaders[format](path)
     start = time.perf_counter()
@@ -96,8 +96,8 @@ def measure(format, path, lines):
 
 
 def end_with_parent():
-    """Ends with the process that has started this one."""
-    # Not `sys.stdin.read`, whose lock Python wants when it ends.
+    """Ends this process when the one that started it ends."""
+    # Not `sys.stdin.read`, whose lock Python needs on exit.
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 

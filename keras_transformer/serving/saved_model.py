@@ -23,7 +23,7 @@ from keras_transformer.weights import check_finite_model
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
 SOURCE_IDS_SPEC = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-# `tf.saved_model.load` finds no files in folders with these in their names.
+# `tf.saved_model.load` finds no files in folders whose names contain these.
 PATTERN_CHARACTERS = "[\\"
 ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 
@@ -59,11 +59,11 @@ def export_saved_model(translator, path, overwrite: bool = False):
 
 
 class TranslationGraph(tf.Module):
-    """The functions an exported graph consists of, strings to strings.
+    """The functions of an exported graph, which takes and returns strings.
 
-    Those of text and those of ids call one of rows of ids, each as long as it
-    is: filled up to the longest of a call, a million short texts and a long
-    one would need gigabytes.
+    Those for text and those for ids call one for ragged rows of ids: padded to
+    the longest text of a call, a million short texts and a long one would need
+    gigabytes.
     """
 
     def __init__(self, translator):
@@ -81,7 +81,7 @@ class TranslationGraph(tf.Module):
 
     @tf.function(input_signature=[TEXT_SPEC], autograph=False)
     def translate_text_compiled(self, text):
-        """Translates strings `(B,)`, the search compiled."""
+        """Translates strings `(B,)`, with the search compiled."""
         return self._translate_text(text, self.translate_rows_compiled)
 
     @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
@@ -91,18 +91,18 @@ class TranslationGraph(tf.Module):
 
     @tf.function(input_signature=[SOURCE_IDS_SPEC], autograph=False)
     def translate_ids_compiled(self, source_ids):
-        """Translates ids `(B, S)`, the search compiled."""
+        """Translates ids `(B, S)`, with the search compiled."""
         return self._translate_ids(source_ids, self.translate_rows_compiled)
 
     @tf.function(input_signature=[ROWS_SPEC], autograph=False)
     def translate_rows(self, rows):
-        """Translates ragged ids `(B, None)`: ids `(B * K, None)`, scores."""
+        """Translates ragged ids `(B, None)` to ids `(B * K, None)`, scores."""
         with graph_for("tensorflow"):
             return self._translate_rows(rows, self._search)
 
     @tf.function(input_signature=[ROWS_SPEC], autograph=False)
     def translate_rows_compiled(self, rows):
-        """Translates ragged ids `(B, None)`, the search compiled."""
+        """Translates ragged ids `(B, None)`, with the search compiled."""
 
         def search(source_ids):
             num_rows, length = tf.unstack(tf.shape(source_ids))
@@ -137,7 +137,7 @@ class TranslationGraph(tf.Module):
         return self._result("target_ids", found.to_tensor(), scores)
 
     def _result(self, name, found, scores):
-        """Gives what was found its axis of hypotheses, if it has any."""
+        """Adds the axis of hypotheses, if the search returns several."""
         num_hypotheses = self.search.num_hypotheses
         if num_hypotheses > 1:
             found = tf.reshape(
@@ -154,7 +154,7 @@ class TranslationGraph(tf.Module):
     def _translate_rows(self, rows, search):
         """Sorts by length, searches in batches, and restores the order."""
         lengths = tf.cast(rows.row_lengths(), tf.int32)
-        # Before anything is computed, which would need memory without end.
+        # Checked before computing, which could need unbounded memory.
         with tf.control_dependencies([self._check_lengths(lengths)]):
             order = tf.argsort(lengths, direction="DESCENDING", stable=True)
         num_rows = tf.size(order)
@@ -168,7 +168,7 @@ class TranslationGraph(tf.Module):
             room = default_max_length(longest) * self.search.num_slots
             end = start + tf.maximum(TOKENS_PER_BATCH // room, 1)
             batch = tf.gather(rows, order[start:end]).to_tensor()
-            # One column at least, as a model needs.
+            # At least one column, as a model needs.
             batch = tf.pad(batch, [[0, 0], [0, 1]])[:, :longest]
             new_ids, new_scores = search(batch)
             new_ids = tf.reshape(new_ids, [-1, tf.shape(new_ids)[-1]])
@@ -218,7 +218,7 @@ class TranslationGraph(tf.Module):
         )
 
     def _filled_up(self, source_ids, num_rows, length):
-        """Adds padding up to one of few shapes."""
+        """Pads ids to one of a few shapes, for each of which XLA compiles."""
         sizes = row_counts(TOKENS_PER_BATCH)
         wanted_rows = tf.gather(sizes, tf.searchsorted(sizes, [num_rows])[0])
         wanted = length_for(length)
@@ -229,7 +229,7 @@ class TranslationGraph(tf.Module):
         )
 
     def _ended(self, pieces):
-        """Adds the end token to each row, but to an empty one."""
+        """Adds the end token to each row that is not empty."""
         pieces = pieces.with_row_splits_dtype(tf.int64)
         has_end = tf.cast(pieces.row_lengths() > 0, tf.int64)
         ends = tf.fill([tf.reduce_sum(has_end)], END_TOKEN_ID)
@@ -239,7 +239,7 @@ class TranslationGraph(tf.Module):
 
 
 def _pieces(dtype, shape):
-    """An array of as many pieces as are written, of any number of rows."""
+    """An array that grows as pieces are written, of any number of rows."""
     return tf.TensorArray(
         dtype,
         size=0,

@@ -9,20 +9,20 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.serving.search_note import FILE
 
-# Signatures that must run wherever TensorFlow does; the others ask for XLA.
+# Signatures that must run wherever TensorFlow does; the others need XLA.
 PORTABLE_SIGNATURES = ("serving_default", "translate_ids")
 
-# What TensorFlow calls operations and functions that XLA compiles when they
-# run, which TensorFlow Serving refuses on a CPU unless it is told otherwise.
+# The prefix of operations, and the attribute of functions, that XLA compiles
+# when they run, which TensorFlow Serving by default refuses on a CPU.
 XLA = "Xla"
 COMPILED = "_XlaMustCompile"
 
 
 def read(path) -> tuple[list[str], bytes | None]:
-    """Looks at a SavedModel.
+    """Inspects a SavedModel.
 
     Returns:
-        Its `foreign_operations`, and the note of its search or `None`.
+        Its `foreign_operations`, and the note on its search or `None`.
 
     Raises:
         FileNotFoundError: As `read_graph`.
@@ -48,8 +48,8 @@ def read_graph(path):
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        ValueError: If the folder holds no SavedModel, a damaged one, or one
-            without the signatures of `export_saved_model`.
+        ValueError: If the folder holds no SavedModel, or one that is damaged
+            or lacks the signatures of `export_saved_model`.
     """
     path = os.fspath(path)
     if not os.path.isdir(path):
@@ -86,16 +86,16 @@ def read_graph(path):
 
 
 def foreign_operations(graph) -> list[str]:
-    """Lists what TensorFlow Serving, say, might not run of a SavedModel.
+    """Lists operations of a SavedModel that, say, TensorFlow Serving may lack.
 
     Args:
         graph: A `MetaGraphDef`.
 
     Returns:
         Names of operations anywhere in the graph that are not in
-        `portable_ops.txt`, and of those of the signatures `serving_default`
-        and `translate_ids`, with all functions they call and the reading of
-        the weights, that need XLA.
+        `portable_ops.txt`; and of those that need XLA, if the signatures
+        `serving_default` and `translate_ids`, the functions they call, or the
+        restoring of weights use them.
     """
     everything = _Reachable(graph.graph_def)
     for node in graph.graph_def.node:
@@ -127,7 +127,7 @@ def portable_operations() -> frozenset[str]:
 
 
 class _Reachable:
-    """The operations that some tensors of a graph come from."""
+    """The operations that some tensors of a graph depend on."""
 
     def __init__(self, graph_def):
         self.nodes = {node.name: node for node in graph_def.node}
@@ -140,7 +140,7 @@ class _Reachable:
         self._visited = set()
 
     def visit_tensor(self, name):
-        """Visits the node of a tensor, and all that it comes from."""
+        """Visits the node of a tensor, and all nodes that it depends on."""
         waiting = [name]
         while waiting:
             name = waiting.pop().lstrip("^").partition(":")[0]
@@ -150,7 +150,7 @@ class _Reachable:
                 waiting.extend(self.nodes[name].input)
 
     def visit_node(self, node):
-        """Visits the functions that a node calls, as its kind or for a body."""
+        """Notes a node's operation, and visits the functions that it calls."""
         if node.op in self.functions:
             self.visit_function(node.op)
         else:

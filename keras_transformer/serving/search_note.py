@@ -1,4 +1,4 @@
-"""What an export says of its search, so that it is compared with the same."""
+"""A note in each export on its search, to compare it with the same search."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.serving.warmup import FOLDER
 
-# Where a SavedModel has it, and what a LiteRT file calls it.
+# The note's file in a SavedModel, and its name in a LiteRT file.
 FILE = os.path.join(FOLDER, "keras_transformer_search.json")
 METADATA = "keras_transformer_search"
 
@@ -31,8 +31,8 @@ def check_note(search, note: bytes | None, path):
     """Raises `ValueError` unless an export has this search.
 
     Args:
-        search: The translator's.
-        note: The export's.
+        search: The search of the translator.
+        note: The note in the export, or `None`.
         path: The export.
     """
     if note is None:
@@ -58,7 +58,7 @@ def check_note(search, note: bytes | None, path):
 
 
 def _words(note, other):
-    """The search of a note, with the arguments that differ from another's."""
+    """The search in a note, with the arguments that differ from `other`'s."""
     arguments = ", ".join(
         f"{name}={value!r}"
         for name, value in note.items()

@@ -1,4 +1,4 @@
-"""Whether an export says what the translator says, and what it costs."""
+"""Whether an export translates as the translator does, and at what cost."""
 
 import contextlib
 import dataclasses
@@ -22,8 +22,8 @@ from keras_transformer.serving.differences import score_gap
 from keras_transformer.serving.search_note import check_note
 from keras_transformer.translator import Translator
 
-# Float32 sums in another order change a token's log-probability by far less,
-# and a reader of the translations would not notice this much.
+# Another order of float32 sums changes a token's log-probability by far less,
+# and no reader of the translations would notice a difference this small.
 TOLERANCE = 0.01
 
 PROGRAM = pathlib.Path(__file__).with_name("run_export.py")
@@ -41,16 +41,15 @@ class ExportReport:
         identical: Number of lines translated to the same text.
         beyond_tolerance: Number of lines that differ by more than `tolerance`.
         tolerance: As given, in nats.
-        score_gap: The largest difference of the scores of the same text, in
-            nats per token.
+        score_gap: The largest difference between the scores of the same text,
+            in nats per token.
         first_difference: The first `Difference`, or `None`.
         worst_difference: The one with the largest `severity`, or `None`.
         size_bytes: Size on disk.
-        load_seconds: Time until the export can be called; imports not
-            counted.
+        load_seconds: Time until the export can be called, without imports.
         seconds_per_sentence: Time of one call with all lines, divided by
             their number, after a call to warm up.
-        peak_memory_bytes: Most resident memory of the process that ran it,
+        peak_memory_bytes: Peak resident memory of the process that ran it,
             libraries included.
         foreign_operations: Operations that not every runtime has.
     """
@@ -72,13 +71,13 @@ class ExportReport:
 
     @property
     def passed(self) -> bool:
-        """Whether all is within tolerance, and all operations known."""
+        """Whether all lines are within tolerance, and no operation foreign."""
         is_same = not self.beyond_tolerance and self.score_gap <= self.tolerance
         return is_same and not self.foreign_operations
 
 
 class Export(NamedTuple):
-    """What is known of an export that has not run.
+    """What is known of an export without running it.
 
     Attributes:
         path: Where it is.
@@ -100,34 +99,38 @@ def verify_export(
     tensorflow-text and without this library, a LiteRT file with
     `LiteRTTranslator`, without TensorFlow and Keras.
 
-    Two outputs may differ without a fault: sums in another order decide where
-    two tokens are equally probable but for rounding, and all that follows may
-    differ then. So the translator's model judges the export's output. A line
-    is beyond tolerance if the model thinks the first two tokens that differ,
-    given the same ones before, not equally probable, and the whole output less
-    probable per token, both by more than `tolerance` nats; of several
-    hypotheses, the one that differs most counts. Where the text is the same,
-    so must be its score. What a search forbids is not judged: an output that
-    the model thinks more probable is within tolerance.
+    Outputs may differ although nothing is wrong: where two tokens are equally
+    probable but for rounding, the order of sums decides between them, and all
+    that follows may differ. So the translator's model judges the export's
+    output. A line is beyond tolerance if, according to the model, the first two
+    tokens that differ have different probabilities after the same prefix, and
+    the export's whole output is less probable per token, both by more than
+    `tolerance` nats. Of several hypotheses, the one that differs most counts.
+    Where the texts are the same, their scores must be, within `tolerance`. What
+    a search forbids is not judged: an output that the model finds more probable
+    is within tolerance.
 
     Args:
         translator: The `Translator`, with the search it was exported with.
         path: Folder of a SavedModel, or a LiteRT file.
         lines: Texts to translate, a sequence of strings.
-        tolerance: In nats. 0.01 suits float32; weights of `"int8"` need more,
-            such as 0.1, and so does a translator that computes in bfloat16.
+        tolerance: Tolerance, in nats. 0.01 suits float32; `"int8"` weights need
+            more, such as 0.1, and so does a translator that computes in
+            bfloat16.
 
     Returns:
         An `ExportReport`.
 
     Raises:
         FileNotFoundError: If there is no such folder or file.
-        ImportError: If a LiteRT file is to be run without ai-edge-litert.
+        ImportError: If the export is a LiteRT file and ai-edge-litert is not
+            installed.
         RuntimeError: If the process that runs the export fails.
-        TypeError: If `translator` is no `Translator`, or `lines` no strings.
-        ValueError: If there are no lines, or the export is damaged, not one of
-            `export_saved_model` or `export_litert`, or has another search than
-            the translator.
+        TypeError: If `translator` is not a `Translator`, or `lines` are not
+            strings.
+        ValueError: If there are no lines, or the export is damaged, was not
+            written by `export_saved_model` or `export_litert`, or has another
+            search than the translator.
     """
     check_kind("translator", translator, Translator)
     check_tolerance(tolerance)
@@ -150,11 +153,11 @@ def check_tolerance(tolerance):
 
 
 def inspect_export(translator, path) -> Export:
-    """Looks at an export, without running it.
+    """Inspects an export without running it.
 
     Raises:
         FileNotFoundError: If there is no such folder or file.
-        ValueError: As `verify_export`, but for what a run of it finds.
+        ValueError: As `verify_export`, except for what only running it shows.
     """
     path = os.fsdecode(path)
     kind, contents = "LiteRT", litert_contents
@@ -168,14 +171,14 @@ def inspect_export(translator, path) -> Export:
 def compare(
     translator, export, lines, expected, expected_scores, tolerance
 ) -> ExportReport:
-    """Runs an export and compares what it says with what it should say.
+    """Runs an export and compares its translations with the translator's.
 
     Args:
         translator: The `Translator`.
-        export: From `inspect_export`.
+        export: The `Export`, from `inspect_export`.
         lines: As for `verify_export`.
         expected: The translator's translations of the lines.
-        expected_scores: And their scores.
+        expected_scores: Their scores.
         tolerance: As for `verify_export`.
     """
     measured = _measured(export, lines)
@@ -205,7 +208,7 @@ def compare(
 
 def _measured(export, lines):
     """Runs the export in a process of its own."""
-    # For a LiteRT file this library must be found from anywhere.
+    # A LiteRT file needs this library, from whatever directory.
     root = pathlib.Path(keras_transformer.__file__).parents[1]
     # On the CPU: this process may hold all memory of a GPU.
     environment = {
@@ -224,7 +227,7 @@ def _measured(export, lines):
             "lines": lines,
         }
         task.write_text(json.dumps(content), "utf-8")
-        # Without -P the modules beside the program would hide others.
+        # Without -P, the modules beside the program would hide others.
         process = subprocess.run(
             [sys.executable, "-P", str(PROGRAM), str(task), str(result)],
             env=environment,
@@ -248,7 +251,7 @@ def _measured(export, lines):
 
 @contextlib.contextmanager
 def _while_alive():
-    """Gives a file that has an end once this process has ended, however."""
+    """Yields a file that reaches its end when this process ends, however."""
     end, alive = os.pipe()
     try:
         yield end

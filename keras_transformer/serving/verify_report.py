@@ -1,4 +1,4 @@
-"""How reports of `verify_export` are shown, and kept."""
+"""How reports of `verify_export` are shown and stored."""
 
 import dataclasses
 import json
@@ -54,7 +54,7 @@ def show(reports, console):
 
 
 def to_json(reports) -> str:
-    """All that was found, numbers that are not finite as `null`."""
+    """The full reports as JSON, with `null` for numbers that are not finite."""
     content = [
         {**dataclasses.asdict(report), "passed": report.passed}
         for report in reports

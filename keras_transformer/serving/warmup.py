@@ -1,7 +1,7 @@
 """Requests that TensorFlow Serving answers before a model is ready.
 
-The first call of a graph is slower than the next; with these the server makes
-it itself, as it loads the model.
+The first call of a graph is slower than later ones; with these requests the
+server makes it itself while it loads the model.
 """
 
 import os
@@ -17,8 +17,8 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 FOLDER = "assets.extra"
 FILE = "tf_serving_warmup_requests"
 
-# Tokens of the sentences, one call a group. Of the compiled signatures there
-# is none: where XLA is off the server would refuse the model.
+# Tokens of the sentences of each call. The compiled signatures get no requests:
+# where XLA is off, the server would refuse the model.
 LENGTHS = ((1,), (5, 0, 20, 40))
 
 
@@ -40,13 +40,13 @@ def write_warmup_requests(translator, folder):
 def prediction_log(signature: str, inputs) -> bytes:
     """Makes a `PredictionLog` of TensorFlow Serving with one request.
 
-    Written by hand, as tensorflow-serving-api is much to install for four
+    Encoded by hand, as tensorflow-serving-api is a large dependency for four
     nested messages: the numbers are those of their fields in
     `prediction_log.proto`, `predict.proto` and `model.proto`.
 
     Args:
         signature: Name of the signature.
-        inputs: Dictionary of the names and arrays it is called with.
+        inputs: Dictionary of the arrays that it is called with, by name.
     """
     model_spec = _field(3, signature.encode())
     request = _field(1, model_spec)
@@ -58,13 +58,13 @@ def prediction_log(signature: str, inputs) -> bytes:
 
 
 def _inputs(translator, lengths):
-    """Names the signatures, and makes what they are called with."""
+    """Yields the name of each signature, and inputs to call it with."""
     tokenizer = translator.tokenizer
-    longest = translator.longest_source - 1  # and the end token
+    longest = translator.longest_source - 1  # leaves the end token
     lengths = [min(length, longest) for length in lengths]
     ordinary = range(END_TOKEN_ID + 1, tokenizer.vocabulary_size)
     rows = [np.resize(ordinary, length).tolist() for length in lengths]
-    # Joined and split again, a text may have more tokens.
+    # A text that is joined and split again may have more tokens.
     texts = [
         text
         for text in tokenizer.decode(rows)
@@ -75,7 +75,7 @@ def _inputs(translator, lengths):
 
 
 def _field(number, content):
-    """A field of the protocol buffers, of the kind that has a length."""
+    """A length-delimited field of a protocol buffer."""
     return bytes([number << 3 | 2]) + _varint(len(content)) + content
 
 
