@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
-# Batches assembled at a time, and as many that wait for `fit`: a batch takes
-# milliseconds, its step more.
+# Batches assembled at a time, and batches that wait for `fit`: a batch takes
+# milliseconds, less than a training step.
 ASSEMBLED_AT_ONCE = 2
 
 
 def length_buckets(max_length: int) -> list[int]:
-    """The lengths that batches are padded to: steps of 4, then of a quarter.
+    """The lengths that batches are padded to, in steps of 4, then a quarter.
 
     Example:
     >>> length_buckets(64)
@@ -30,7 +30,7 @@ def length_buckets(max_length: int) -> list[int]:
 
 @dataclasses.dataclass
 class Corpus:
-    """Ids of all pairs, with an empty pair at the end for rows of padding."""
+    """Ids of all pairs, and an empty pair at the end for rows of padding."""
 
     source: tf.RaggedTensor  # through the end token
     target: tf.RaggedTensor  # from the start through the end token
@@ -39,28 +39,28 @@ class Corpus:
     num_long: int
     tokens_per_batch: int
     max_length: int
-    num_devices: int = 1  # that the rows of a batch are split among
-    num_parts: int = 1  # of each batch, as many rows in each
-    part: int = 0  # the one to make
+    num_devices: int = 1  # among which the rows of a batch are split
+    num_parts: int = 1  # of each batch, with the same number of rows
+    part: int = 0  # the part to make
 
     def __len__(self):
         return len(self.lengths)
 
     def num_batches(self) -> int:
-        """Batches of one pass over the pairs."""
+        """The number of batches of one pass over the pairs."""
         _, bucket_of_pair, rows_of_bucket = self._buckets
         pairs = np.bincount(bucket_of_pair, minlength=len(rows_of_bucket))
         return int(np.sum(-(-pairs // rows_of_bucket)))
 
     def stretch(self, seed: int, start: int, count: int) -> tf.data.Dataset:
-        """Some of the batches of one pass after another, without end.
+        """A range of the batches of an endless series of passes.
 
-        Each pass has an order of its own.
+        Each pass has its own order.
 
         Args:
-            seed: Orders of the same seed are the same.
+            seed: The same seed gives the same orders.
             start: Number of the first batch, from 0.
-            count: How many.
+            count: Number of batches.
         """
         of_pass = self.num_batches()
         passes = tf.data.Dataset.range(
@@ -70,14 +70,14 @@ class Corpus:
         return self._assembled(batches.skip(start % of_pass).take(count), count)
 
     def shuffled(self, seed: int | None = None) -> tf.data.Dataset:
-        """The batches, in an order of its own each time they are iterated."""
+        """The batches, in a new order each time they are iterated."""
         numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
         return self._assembled(
             numbers.take(1).flat_map(self._pass), self.num_batches()
         )
 
     def _pass(self, *seeds):
-        """The pairs of each batch, in an order that follows from numbers."""
+        """The pairs of each batch, in an order that the seeds determine."""
 
         def grouped(*seeds):
             return self._grouped(np.random.default_rng(seeds))
@@ -88,17 +88,18 @@ class Corpus:
         return _slices(*found)
 
     def in_order(self) -> tf.data.Dataset:
-        """The batches by their first pairs, which are in order themselves."""
+        """The batches in the order of their first pairs, not shuffled."""
         return self._assembled(_slices(*self._grouped()), self.num_batches())
 
     def _grouped(self, generator=None):
-        """Groups pairs of like length into batches.
+        """Groups pairs of similar length into batches.
 
-        Shuffled pairs first, then the batches: the few that are not full, in
-        which a pair counts for more, come anywhere.
+        Pairs are shuffled first, then batches: so the few batches that are not
+        full, in which a pair counts for more, may come anywhere.
 
         Args:
-            generator: Of random numbers, from NumPy; none to shuffle nothing.
+            generator: NumPy generator of random numbers; `None` for no
+                shuffling.
 
         Returns:
             Int64 arrays: the pairs of one batch after another, and where each
@@ -120,7 +121,7 @@ class Corpus:
         return pairs, starts[order], ends[order]
 
     def _assembled(self, batches, count):
-        """Makes what `fit` takes of a dataset of the pairs of each batch."""
+        """Makes the dataset for `fit` from one of the pairs of each batch."""
         buckets, bucket_of_pair, rows_of_bucket = (
             tf.constant(array, tf.int64) for array in self._buckets
         )
@@ -130,7 +131,7 @@ class Corpus:
             bucket = bucket_of_pair[pairs[0]]
             length = buckets[bucket]
             rows = rows_of_bucket[bucket]
-            rows += -rows % self.num_devices  # as many rows for each
+            rows += -rows % self.num_devices  # the same number for each
             missing = rows - tf.size(pairs, tf.int64)
             pairs = tf.pad(pairs, [[0, missing]], constant_values=filler)
             pairs = pairs[self.part :: self.num_parts]
@@ -153,7 +154,7 @@ class Corpus:
 
     @functools.cached_property
     def _buckets(self):
-        """Length of each bucket, the bucket of each pair, rows of a batch."""
+        """Length of each bucket, bucket of each pair, rows of its batches."""
         buckets = np.asarray(length_buckets(self.max_length))
         return (
             buckets,
@@ -175,18 +176,18 @@ class Corpus:
 
 
 def _slices(x, starts, ends):
-    """A dataset of parts of a vector."""
+    """A dataset of slices of a vector."""
     x = tf.convert_to_tensor(x)
     places = tf.data.Dataset.from_tensor_slices((starts, ends))
     return places.map(lambda start, end: x[start:end])
 
 
 def _without_autotuning():
-    """Makes options of a dataset whose iterators end when they are let go.
+    """Makes options of a dataset whose iterators end as soon as released.
 
-    What tunes a pipeline as it runs sleeps for up to a minute at a time, and
-    the end of an iterator, so of an epoch of `fit`, can wait until it wakes
-    (seen with TensorFlow 2.21).
+    The thread that tunes a running pipeline sleeps for up to a minute at a
+    time, and the end of an iterator, so of an epoch of `fit`, can wait until it
+    wakes (seen with TensorFlow 2.21).
     """
     options = tf.data.Options()
     options.autotune.enabled = False

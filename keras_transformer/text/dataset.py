@@ -18,7 +18,7 @@ from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.text.corpus import Corpus
 from keras_transformer.text.tokenizer import Tokenizer
 
-# Lines to split into ids at a time: enough for all cores, little memory.
+# Lines to split into ids at a time: enough for all cores, and little memory.
 CHUNK_LINES = 20_000
 
 
@@ -36,24 +36,26 @@ def translation_dataset(
     """Makes batches for `Transformer.fit` from sentence pairs.
 
     The text is split into ids once, here, and kept in memory (4 bytes a token,
-    about 100 a pair). Pairs of like length share a batch, as in section 5.1,
-    and are padded to the same few lengths, so that a compiled model sees few
-    shapes: a batch of length `L` always has `tokens_per_batch // L` rows, one
-    of each length filled up with rows of padding, which have no weight.
+    about 100 a pair). Pairs of similar length share a batch, as in section 5.1,
+    and are padded to one of a few lengths, so that a compiled model sees few
+    shapes: a batch of length `L` always has `tokens_per_batch // L` rows. One
+    batch of each length is filled up with rows of padding, which have no
+    weight.
 
     Args:
         source: A path, paths, or lines of source text; or a `tf.data.Dataset`
-            of pairs of strings, as tensorflow-datasets gives them.
-        target: The same for the target text, line by line its translation;
-            nothing where `source` is a dataset of pairs.
-        tokenizer: Splits the source, and the target where it has no own.
+            of pairs of strings, as from tensorflow-datasets.
+        target: The same for the target text, its translation line by line;
+            `None` if `source` is a dataset of pairs.
+        tokenizer: Splits the source, and the target unless it has its own.
         target_tokenizer: Splits the target.
         tokens_per_batch: Most tokens of a batch on each side, padding
             included.
         max_length: Longest source and target to keep, in tokens with the end
-            token. Longer pairs are dropped, empty ones too.
-        shuffle: Whether each epoch has an order of its own.
-        seed: Makes the orders the same again.
+            token. Longer pairs are dropped, and so are pairs with an empty
+            side.
+        shuffle: Whether each epoch has a new order.
+        seed: The same seed gives the same orders.
         verbose: 0 is silent, 1 shows progress and how many pairs were
             dropped.
 
@@ -61,13 +63,13 @@ def translation_dataset(
         A dataset of `({"source_ids": (B, S), "target_ids": (B, T)}, labels
         (B, T), weights (B, T))`. Targets begin with the start token, labels
         end with the end token, weights are 1 at labels and 0 at padding. Its
-        cardinality is known. Autotuning is off, also of what is added to it;
-        end steps of your own with `.prefetch(2)`.
+        cardinality is known. Autotuning is off, also for transformations that
+        you add; end these with `.prefetch(2)`.
 
     Raises:
-        FileNotFoundError: If a path is no file.
+        FileNotFoundError: If a path is not a file.
         TypeError: If the arguments are of the wrong kind.
-        ValueError: If source and target have unequal numbers of lines, no
+        ValueError: If source and target differ in their number of lines, no
             pair is left, or a size is out of range.
 
     Example:
@@ -101,7 +103,7 @@ def read_corpus(
     max_length: int = 256,
     verbose: int = 1,
 ) -> Corpus:
-    """Splits sentence pairs into ids; arguments of `translation_dataset`."""
+    """Splits sentence pairs into ids; arguments as `translation_dataset`."""
     check_budget(tokens_per_batch, max_length)
     if isinstance(target, Tokenizer):
         raise TypeError(
@@ -125,7 +127,7 @@ def read_corpus(
 
 
 def check_budget(tokens_per_batch, max_length):
-    """Checks the sizes of batches and of the sentences in them, in tokens."""
+    """Checks the sizes of batches and of their sentences, in tokens."""
     check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
     if tokens_per_batch < max_length:
         raise ValueError(
@@ -136,7 +138,7 @@ def check_budget(tokens_per_batch, max_length):
 
 
 def _string_pairs(source, target):
-    """Gives an iterator over pairs of strings, and what to call them."""
+    """Returns an iterator over pairs of strings, and what to call them."""
     if isinstance(source, tf.data.Dataset):
         if target is not None:
             raise TypeError(
@@ -186,7 +188,7 @@ def _dataset_pairs(dataset):
 
 
 def _read(pairs, tokenizers, tokens_per_batch, max_length, verbose):
-    ids = ([], [])  # one array a chunk, for each side
+    ids = ([], [])  # one array per chunk, for each side
     row_lengths = ([], [])
     lengths = []
     num_empty = num_long = 0

@@ -31,7 +31,7 @@ def processor_of(model: bytes):
 def fast_operation_agrees(model, processor) -> bool:
     """Whether tensorflow-text's fast operation has the ids of SentencePiece.
 
-    That is the one that runs in LiteRT.
+    LiteRT can run only the fast operation.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(model)
     settings, normalizer = proto.trainer_spec, proto.normalizer_spec
@@ -39,21 +39,21 @@ def fast_operation_agrees(model, processor) -> bool:
     return (
         settings.model_type == settings.UNIGRAM
         and not settings.byte_fallback  # it knows no byte pieces
-        # It marks where words start, at the start of a text too.
+        # It marks the start of words, also at the start of a text.
         and not settings.treat_whitespace_as_suffix
         and normalizer.add_dummy_prefix
-        # It takes these for blanks, whatever the rules of normalisation say,
+        # It takes these for spaces, whatever the normalisation rules say,
         and all(
             processor.Encode(f"a{space}a") == processor.Encode("a a")
             for space in "\t\n\r"
         )
-        # and normalises what should be matched as it is written.
+        # and normalises symbols, which should be matched as written.
         and proto.SentencePiece.USER_DEFINED not in kinds
     )
 
 
 def special_ids(processor) -> tuple[int, ...]:
-    """The ids of padding, unknown, start and end, -1 where there is none."""
+    """The ids of padding, unknown, start and end, -1 if there is none."""
     return (
         processor.pad_id(),
         processor.unk_id(),

@@ -13,11 +13,11 @@ from keras_transformer.special_tokens import START_TOKEN_ID
 class TensorTokenizer(tf.Module):
     """A tokenizer as TensorFlow operations, for a graph to keep.
 
-    Make it where it is used: the operations of BPE models are gone after
+    Make it where it is used: the operations of BPE models are lost after
     `tf.random.set_seed`, which clears TensorFlow's cache of kernels.
 
     Args:
-        tokenizer: The `Tokenizer` to equal.
+        tokenizer: The `Tokenizer` to agree with.
     """
 
     def __init__(self, tokenizer):
@@ -27,7 +27,7 @@ class TensorTokenizer(tf.Module):
                 model=tokenizer.model
             )
         else:
-            # Named for its vocabulary: two tokenizers of one name swap
+            # Named after its vocabulary: tokenizers of the same name swap
             # vocabularies in a SavedModel (tensorflow/text #1304).
             digest = hashlib.sha256(tokenizer.model).hexdigest()
             self.operations = tf_text.SentencepieceTokenizer(
@@ -51,6 +51,6 @@ class TensorTokenizer(tf.Module):
         return self.operations.detokenize(content)
 
     def decode_rows(self, ids):
-        """Strings `(B,)` of ragged ids `(B, None)`, ended."""
+        """Strings `(B,)` of ragged ids `(B, None)`, without end tokens."""
         content = tf.ragged.boolean_mask(ids, ids != END_TOKEN_ID)
         return self.operations.detokenize(content)

@@ -24,13 +24,13 @@ from keras_transformer.text.vocabulary import learn
 
 
 class Tokenizer:
-    """Splits text into the ids of subword pieces, and joins ids to text.
+    """Splits text into ids of subword pieces, and joins ids into text.
 
     [SentencePiece](https://aclanthology.org/D18-2012) with fixed special ids:
     0 padding, 1 unknown, 2 start, 3 end. The ids are the same in Python
     (`encode`, `decode`) and as TensorFlow operations (`encode_tensor`,
     `decode_tensor`). Text is normalised first (`nmt_nfkc`: compatibility
-    forms, white space), so `decode` gives back the normalised text.
+    forms, white space), so `decode` returns the normalised text.
 
     Args:
         model: A serialised SentencePiece model, as in a `.model` file.
@@ -40,8 +40,8 @@ class Tokenizer:
 
     Raises:
         TypeError: If `model` is not bytes.
-        ValueError: If `model` is no SentencePiece model, or has other special
-            ids.
+        ValueError: If `model` is not a SentencePiece model, or has other
+            special ids.
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
@@ -88,35 +88,35 @@ class Tokenizer:
 
         Args:
             files_or_lines: A path, a sequence of paths, or an iterable of
-                lines. A list of strings is taken as paths where one of at most
-                a hundred is a file, or all of the first hundred are. For a
-                vocabulary that source and target share, pass both files. Of
-                more than two million lines a sample is learned from, the same
-                one each time.
-            vocabulary_size: Number of pieces with the four special ones.
+                lines. A list of at most a hundred strings is taken as paths if
+                one of them is a file; a longer one, if the first hundred all
+                are. For a vocabulary that source and target share, pass both
+                files. From more than two million lines, a sample is used,
+                always the same one.
+            vocabulary_size: Number of pieces, including the four special ones.
             model_type: `"unigram"`
                 ([Kudo, 2018](https://aclanthology.org/P18-1007)) or `"bpe"`
                 ([Sennrich et al., 2016](https://aclanthology.org/P16-1162)),
-                the paper's.
+                as in the paper.
             byte_fallback: Whether characters outside the vocabulary are
                 spelled in bytes (256 pieces) instead of becoming unknown.
             split_digits: Whether each digit is a piece of its own, which
                 suits text full of numbers.
-            character_coverage: Share of the text's characters to have pieces
-                for, in [0.98, 1]. For Chinese or Japanese 0.9995 is usual.
+            character_coverage: Share of the text's characters that have
+                pieces, in [0.98, 1]. For Chinese or Japanese, 0.9995 is usual.
             symbols: Pieces that are never split, whatever the text: names of
-                languages, such as `"<2de>"`, or what stands for something else
-                in it. LiteRT files with them take and return ids alone, and
-                strings through `LiteRTTranslator`.
+                languages, such as `"<2de>"`, or placeholders. LiteRT files with
+                them take and return only ids, but `LiteRTTranslator` takes and
+                returns strings.
             verbose: 0 is silent, 1 shows a progress bar.
 
         Raises:
-            FileNotFoundError: If a path is no file.
+            FileNotFoundError: If a path is not a file.
             TypeError: If a symbol is not a string.
             ValueError: If there is no text, the vocabulary is larger than the
                 text allows or too small for its characters, or text is not
-                UTF-8, or has no encoding; or a symbol is empty, has spaces in
-                it, comes twice, or is a special piece.
+                UTF-8 or cannot be encoded; or if a symbol is empty, contains
+                spaces, occurs twice, or is a special piece.
         """
         return cls(
             learn(
@@ -137,8 +137,8 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If it is no SentencePiece model, or has other special
-                ids than ours.
+            ValueError: If it is not a SentencePiece model, or its special ids
+                are not ours.
         """
         with open(check_file(path), "rb") as file, _naming(path):
             return cls(file.read())
@@ -147,14 +147,14 @@ class Tokenizer:
     def from_sentencepiece(cls, path) -> "Tokenizer":
         """Reads any SentencePiece `.model` file, for a model to be trained.
 
-        The pieces stay what they are and the special ones are moved to our
-        ids, or added, so that text is split in the same way but the ids are
-        others than in the file. A symbol of the user's that has the name of an
-        added one, such as `<pad>`, becomes that.
+        The pieces stay the same, and the special ones are moved to our ids, or
+        added: so text is split in the same way, but ids differ from the file's.
+        A user-defined symbol with the name of an added piece, such as `<pad>`,
+        becomes that piece.
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If it is no SentencePiece model.
+            ValueError: If it is not a SentencePiece model.
         """
         with open(check_file(path), "rb") as file, _naming(path):
             return cls(with_our_special_ids(file.read()))
@@ -162,7 +162,7 @@ class Tokenizer:
     def save(self, path):
         """Writes a SentencePiece `.model` file, which other tools read too.
 
-        It replaces a file that is there.
+        An existing file is replaced.
         """
         write_file(path, self.model)
 
@@ -172,9 +172,9 @@ class Tokenizer:
         return self._processor.GetPieceSize()
 
     def encode(self, texts):
-        """Turns a string into a list of ids, a sequence into a list of lists.
+        """Splits a string into ids, a sequence of strings into lists of ids.
 
-        No special tokens are added. Empty text gives no ids.
+        No special tokens are added. Empty text has no ids.
 
         Raises:
             TypeError: If anything but strings is found.
@@ -183,11 +183,11 @@ class Tokenizer:
         return split_texts(self._processor, texts)
 
     def decode(self, ids):
-        """Turns ids into a string, a sequence of sequences into strings.
+        """Joins ids into a string, a sequence of rows of ids into strings.
 
-        A target ends at its end token; padding and start are left out, and an
-        unknown token reads ` ⁇ `. No ids, `[]`, are empty text, but an array
-        of shape `(0, T)` has no rows.
+        A row ends at its end token; padding and start tokens are left out, and
+        an unknown token becomes ` ⁇ `. No ids, `[]`, are empty text, but an
+        array of shape `(0, T)` has no rows.
 
         Raises:
             TypeError: If an id is not an integer.
@@ -222,7 +222,7 @@ class Tokenizer:
         return self.tensor_tokenizer().decode(ids)
 
     def tensor_tokenizer(self):
-        """Makes the `TensorTokenizer` of a graph, which encodes by itself."""
+        """Makes a module with which a graph can encode and decode."""
         try:  # Python alone needs no tensorflow
             from keras_transformer.text.tensor_tokenizer import TensorTokenizer
         except ModuleNotFoundError as error:

@@ -26,14 +26,14 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # as SentencePiece has them
 # The special pieces and one more.
 LEAST_VOCABULARY_SIZE = 5
 
-# SentencePiece's own limit for the share of characters that have pieces.
+# SentencePiece's lower limit for the share of characters that have pieces.
 LEAST_COVERAGE = 0.98
 
-# A vocabulary learned from more lines hardly differs, and costs memory.
+# Learning from more lines hardly changes the vocabulary, and costs memory.
 MAX_TRAINING_LINES = 2_000_000
 
-# SentencePiece's default. It decides the order of sums, and so the last digits
-# of a unigram's scores: those are the same on every machine.
+# SentencePiece's default. It determines the order of sums, and so the last
+# digits of unigram scores: fixed, they are the same on every machine.
 NUM_THREADS = 16
 
 
@@ -81,7 +81,7 @@ def learn(
             unk_id=UNKNOWN_TOKEN_ID,
             bos_id=START_TOKEN_ID,
             eos_id=END_TOKEN_ID,
-            # In bytes; it would leave longer ones out, and not say so.
+            # In bytes; longer sentences would be left out silently.
             max_sentence_length=2**30,
             num_threads=NUM_THREADS,
             minloglevel=2,
@@ -96,12 +96,12 @@ def learn(
 
 
 def _sampled(lines, most):
-    """Reads lines, and keeps `most` of them, the same ones each time.
+    """Reads lines, and keeps at most `most`, the same ones each time.
 
-    SentencePiece itself would draw others each time.
+    SentencePiece itself would draw a different sample each time.
 
     Returns:
-        The lines kept, and the number of all.
+        The lines kept, and the number of all lines.
     """
     generator = random.Random(0)
     kept = []
@@ -128,7 +128,7 @@ def _checked_symbols(symbols):
 
 
 def _training_error(message, vocabulary_size, text):
-    """Says in our words what SentencePiece's trainer says in its own."""
+    """Makes an error in our terms from a message of SentencePiece's trainer."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return ValueError(
             f"Text must not be empty. Received: {text} without anything to "
