@@ -12,9 +12,9 @@ import keras_transformer as kt
 
 
 def main(folder, output, weights, *texts):
-    """Exports, loads what was written, and prints both translations."""
+    """Exports, loads the file, and prints both translations."""
     translator = kt.Translator.load(folder)
-    translations = translator(texts)  # which says what is wrong with a text
+    translations = translator(texts)  # before exporting: it checks the texts
     translator.export_litert(
         output,
         quantization=None if weights == "float32" else weights,

@@ -13,13 +13,13 @@ import keras_transformer as kt
 
 
 def main(folder, output, *texts):
-    """Exports, loads what was written, and compares the translations."""
+    """Exports, loads the SavedModel, and compares the translations."""
     translator = kt.Translator.load(folder)
-    expected = translator(texts)  # which says what is wrong with a text
+    expected = translator(texts)  # before exporting: it checks the texts
     translator.export_saved_model(output)
     serve = tf.saved_model.load(output).signatures["serving_default"]
     result = serve(text=tf.constant(texts, tf.string))["translation"].numpy()
-    if result.ndim == 2:  # several for each text, best first
+    if result.ndim == 2:  # several per text, best first
         result, expected = result[:, 0], [best for best, *_ in expected]
     differences = 0
     for text, wanted, exported in zip(texts, expected, result, strict=True):

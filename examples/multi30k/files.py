@@ -1,4 +1,4 @@
-"""Text that is read, and results that are written whole or not at all."""
+"""Checks of the text, and results that are written whole or not at all."""
 
 import json
 
@@ -7,7 +7,7 @@ from keras_transformer.paths import fingerprint
 
 
 def begin(options, settings):
-    """Notes what is trained, or raises if something else was begun there."""
+    """Records what is trained; raises if something else was begun there."""
     path = options.output / "begun.json"
     named = ("case", "recipe", "seed", "dtype")
     begun = {name: vars(options)[name] for name in named}
@@ -24,7 +24,7 @@ def begin(options, settings):
 
 
 def as_json(values):
-    """Text of values, with what JSON lacks as strings."""
+    """Values as JSON, with strings for what JSON lacks."""
     return json.dumps(values, indent=2, default=str, allow_nan=False)
 
 

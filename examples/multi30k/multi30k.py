@@ -1,10 +1,11 @@
 """Trains Transformer-Tiny on Multi30k and scores it.
 
-By the recipe of [Wu et al., 2021](https://aclanthology.org/2021.acl-long.480)
-or a shorter one, English to German, text alone, in two cases. "segmented" takes
-text that byte pair encoding has split already, `@@ ` after each piece that goes
-on, as the published score does: no tokenizer, ids from a dictionary of the
-pieces. "raw" takes text as people write it, and learns a vocabulary of its own.
+Uses the recipe of [Wu et al., 2021](https://aclanthology.org/2021.acl-long.480)
+or a shorter one, from English to German, text only, in two cases. "segmented"
+takes text that byte pair encoding has already split, with `@@ ` after each
+piece that the next one continues, as the published score does: there is no
+tokenizer, and ids come from a dictionary of the pieces. "raw" takes text as
+people write it, and learns its own vocabulary.
 
     python examples/multi30k/multi30k.py segmented --train train.en train.de \
         --validation valid.en valid.de --test test.en reference.de \
@@ -37,7 +38,7 @@ LABEL_SMOOTHING = 0.1
 BEAM_WIDTH = 5
 LENGTH_PENALTY = 1.0  # of the form that divides by the length
 VOCABULARY_SIZE = 8000  # of the raw case
-# What a report says of them.
+# The same, for the report.
 SETTINGS = {
     "tokens_per_batch": TOKENS_PER_BATCH,
     "label_smoothing": LABEL_SMOOTHING,
@@ -48,7 +49,7 @@ SETTINGS = {
 
 
 def make_model(vocabulary_size, options, **overrides):
-    """The tiny preset, which has one matrix for all three embeddings."""
+    """Makes the tiny preset, which shares one matrix among its embeddings."""
     recipe = RECIPES[options.recipe]
     return kt.Transformer.from_preset(
         "tiny",
@@ -61,15 +62,15 @@ def make_model(vocabulary_size, options, **overrides):
 
 
 def fit(model, make_batches, validation, options):
-    """Trains until the validation loss, the updates or the time end it.
+    """Trains until validation loss, number of updates or time ends it.
 
-    Where a training was stopped, it goes on after the last epoch that ended.
+    A training that was stopped goes on after the last epoch that ended.
 
     Args:
-        model: From `make_model`.
-        make_batches: Function of the number of the first epoch to a dataset.
-        validation: A dataset.
-        options: Of the command line.
+        model: The model, from `make_model`.
+        make_batches: Function from the number of the first epoch to a dataset.
+        validation: The dataset to validate with.
+        options: The options of the command line.
     """
     folder = options.output / "checkpoints"
     start = kt.Checkpoint.newest(folder)
@@ -79,14 +80,14 @@ def fit(model, make_batches, validation, options):
         optimizer=recipe.optimizer(len(batches)),
         loss=kt.LabelSmoothedCrossentropy(LABEL_SMOOTHING),
         weighted_metrics=[kt.Perplexity()],
-        # Batches have too many shapes for XLA, without which JAX is slower.
+        # Batches have too many shapes for XLA; only JAX is slower without it.
         jit_compile=keras.config.backend() == "jax",
     )
     averaging = kt.WeightAveraging(last=recipe.averaged_epochs)
     start.assign(model, averaging)
     if start.epoch:
         print(f"Going on after epoch {start.epoch}.", flush=True)
-    start.tensors.clear()  # as large as the model, many times
+    start.tensors.clear()  # many times the model's size
     state = progress.Progress(
         start, folder, averaging, recipe.patience, options.minutes
     )
@@ -125,7 +126,7 @@ def search():
 
 
 def segmented(options):
-    """Text of pieces: what training came to, translations, scores."""
+    """Runs the case of pieces; returns results, translations, scores."""
     texts = (
         read_pairs(*options.train),
         read_pairs(*options.validation),
@@ -144,7 +145,7 @@ def segmented(options):
     )
     sources, references = read_pairs(*options.test)
     found = pieces.translate(model, sources, vocabulary, search())
-    # The words are tokens already.
+    # The words are already tokens.
     scores = kt.corpus_scores(
         found, references, lowercase=True, tokenize="none"
     )
@@ -152,16 +153,16 @@ def segmented(options):
 
 
 def raw(options):
-    """Text as it is written: the same, and the translator is saved."""
+    """Runs the case of raw text likewise, and saves the translator."""
     path = options.output / "tokenizer.model"
-    if not path.exists():  # a run that goes on has its pieces
+    if not path.exists():  # a run that goes on keeps its pieces
         kt.Tokenizer.train(options.train, VOCABULARY_SIZE).save(path)
     tokenizer = kt.Tokenizer.load(path)
     model = make_model(tokenizer.vocabulary_size, options)
     sizes = {"tokenizer": tokenizer, "tokens_per_batch": TOKENS_PER_BATCH}
     results = fit(
         model,
-        # One that goes on has other orders, but none a second time.
+        # A run that goes on has new orders, but repeats none.
         lambda epoch: kt.translation_dataset(
             *options.train, seed=options.seed + epoch, **sizes
         ),
@@ -171,18 +172,19 @@ def raw(options):
     translator = kt.Translator(model, tokenizer, search=search())
     sources, references = read_pairs(*options.test)
     found = translator(sources)
-    # There may be one of a run that died; of one that ended, `run` knows.
+    # A run that died may have left one; `run` refuses the folder of one that
+    # ended.
     translator.save(options.output / "translator", overwrite=True)
     return results, found, kt.corpus_scores(found, references)
 
 
 def run(options):
-    """Trains, translates, scores; writes what came of it to a folder."""
+    """Trains, translates and scores; writes the results to a folder."""
     report = options.output / "results.json"
     if report.exists():
         raise FileExistsError(f"{report} exists already; name another folder.")
     for paths in (options.train, options.validation, options.test):
-        read_pairs(*paths)  # found wrong now, rather than after training
+        read_pairs(*paths)  # checked now, rather than after training
     keras.dtype_policies.get(options.dtype)
     options.output.mkdir(parents=True, exist_ok=True)
     settings = SETTINGS | dataclasses.asdict(RECIPES[options.recipe])
@@ -197,7 +199,7 @@ def run(options):
 
 
 def minutes(text):
-    """The value of `--minutes`."""
+    """Parses the value of `--minutes`."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be above 0. Received: {text}.")
@@ -205,7 +207,7 @@ def minutes(text):
 
 
 def main(arguments=None):
-    """The command line; what is wrong with files is one line."""
+    """The command line; an error in the files is reported in one line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -238,6 +240,6 @@ CASES = {"segmented": segmented, "raw": raw}
 
 if __name__ == "__main__":
     if (os.cpu_count() or 1) <= 4:
-        # A model so small trains faster if each core has a part of a batch.
+        # Such a small model trains faster if each core has a part of a batch.
         tf.config.threading.set_intra_op_parallelism_threads(1)
     main()

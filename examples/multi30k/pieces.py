@@ -1,7 +1,8 @@
-"""Batches and translations of text that is split into pieces already.
+"""Batches and translations of text that is already split into pieces.
 
-White space separates the pieces, and `@@` ends each that goes on in the next
-one, as [subword-nmt](https://github.com/rsennrich/subword-nmt) writes them.
+White space separates the pieces, and `@@` ends each piece that the next one
+continues, as [subword-nmt](https://github.com/rsennrich/subword-nmt) writes
+them.
 """
 
 import itertools
@@ -12,22 +13,22 @@ import numpy as np
 import tensorflow as tf
 
 SENTENCES_AT_ONCE = 100  # to translate
-UNKNOWN, START, END = 1, 2, 3  # and 0 padding; the ids of pieces follow
+UNKNOWN, START, END = 1, 2, 3  # 0 is padding; the ids of pieces follow
 
 
 def make_vocabulary(lines):
-    """The id of each piece that white space separates in the lines."""
+    """The id of each piece in the lines, which white space separates."""
     pieces = sorted({piece for line in lines for piece in line.split()})
     return {piece: number for number, piece in enumerate(pieces, END + 1)}
 
 
 def size(vocabulary):
-    """The number of ids, with the four special ones."""
+    """The number of ids, including the four special ones."""
     return len(vocabulary) + END + 1
 
 
 def make_ids(lines, vocabulary):
-    """Ids of the pieces of each line, and the end token."""
+    """Ids of the pieces of each line, then the end token."""
     return [
         [*(vocabulary.get(piece, UNKNOWN) for piece in line.split()), END]
         for line in lines
@@ -35,12 +36,12 @@ def make_ids(lines, vocabulary):
 
 
 def pad_rows(rows):
-    """An int32 array of rows of ids, filled up with 0."""
+    """An int32 array of rows of ids, padded with 0."""
     return keras.utils.pad_sequences(rows, padding="post", dtype="int32")
 
 
 def make_batches(source, target, tokens_per_batch):
-    """Groups pairs of like length, and pads each group to its longest."""
+    """Groups pairs of similar length, and pads each group to its longest."""
     lengths = [*map(len, source)], [*map(len, target)]
     pairs = sorted(zip(*lengths, range(len(source)), strict=True))
     groups = [[]]
@@ -64,7 +65,7 @@ def make_batches(source, target, tokens_per_batch):
 
 
 def make_dataset(source, target, tokens_per_batch, seed, first_epoch=0):
-    """Batches of ids for `fit`, in another order each epoch."""
+    """Batches of ids for `fit`, in a new order each epoch."""
     batches = make_batches(source, target, tokens_per_batch)
     epochs = itertools.count(first_epoch)
 
@@ -77,7 +78,7 @@ def make_dataset(source, target, tokens_per_batch, seed, first_epoch=0):
     weights = tf.TensorSpec((None, None), tf.float32)
     signature = ({"source_ids": ids, "target_ids": ids}, ids, weights)
     options = tf.data.Options()
-    options.autotune.enabled = False  # it can hold up the end of an epoch
+    options.autotune.enabled = False  # it can delay the end of an epoch
     return (
         tf.data.Dataset.from_generator(epoch, output_signature=signature)
         .apply(tf.data.experimental.assert_cardinality(len(batches)))

@@ -1,4 +1,4 @@
-"""How far a training is: when it ends, and where it goes on."""
+"""How far a training is: when it ends, and where it goes on from."""
 
 import itertools
 import math
@@ -10,18 +10,18 @@ import keras_transformer as kt
 
 
 class Progress(keras.callbacks.Callback):
-    """Writes what the same command goes on from, and ends training.
+    """Writes checkpoints to go on from, and decides when training ends.
 
     Put it last: it sees the epoch as the other callbacks leave it.
 
     Args:
         start: The `Checkpoint` that training begins with.
-        folder: Where checkpoints go.
+        folder: Folder of the checkpoints.
         averaging: The `WeightAveraging`.
-        patience: Epochs without a lower validation loss that end training;
-            `None` for any.
+        patience: Epochs without a lower validation loss after which training
+            ends; `None` for no such limit.
         minutes: Training time after which no further epoch begins; `None`
-            for any.
+            for no limit.
     """
 
     def __init__(self, start, folder, averaging, patience, minutes):
@@ -33,7 +33,7 @@ class Progress(keras.callbacks.Callback):
         self.minutes = math.inf if minutes is None else minutes
 
     def minutes_so_far(self):
-        """Training time, with that before an interruption."""
+        """Training time, including that before an interruption."""
         return sum(row["seconds"] for row in self.history) / 60
 
     def is_over(self):

@@ -1,4 +1,4 @@
-"""How long a training takes, and how its learning rate rises and falls."""
+"""How long a training lasts, and how its learning rate rises and falls."""
 
 import dataclasses
 
@@ -7,22 +7,23 @@ import keras_transformer as kt
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What the recipes differ in.
+    """The settings in which recipes differ.
 
     Attributes:
         normalize_first: Whether layers normalise before each sublayer.
-        dropout: Share of activations that training leaves out.
-        batches_per_update: Batches whose gradients are one update's.
-        most_updates: Updates that training has at most, in whole epochs.
-        peak_learning_rate: The highest.
-        warmup_steps: Updates until it is reached.
-        falls_to_zero: Whether it falls to 0 with the last update, along a
-            cosine, rather than by the inverse square root of equation 3.
-        averaged_epochs: Last epochs whose mean of the weights is kept.
-        patience: Epochs without a lower validation loss that end training;
-            `None` for none.
-        has_muon: Whether Muon updates the matrices of the layers, rather than
-            Adam all weights.
+        dropout: Share of activations that training drops.
+        batches_per_update: Batches whose gradients make one update.
+        most_updates: Most updates of a training, in whole epochs.
+        peak_learning_rate: The highest learning rate.
+        warmup_steps: Updates until the learning rate peaks.
+        falls_to_zero: Whether the learning rate falls to 0 by the last update,
+            along a cosine, rather than by the inverse square root of
+            equation 3.
+        averaged_epochs: Last epochs whose mean weights are kept.
+        patience: Epochs without a lower validation loss after which training
+            ends; `None` for no such limit.
+        has_muon: Whether Muon updates the matrices of the layers; otherwise
+            Adam updates all weights.
     """
 
     normalize_first: bool
@@ -37,13 +38,13 @@ class Recipe:
     has_muon: bool
 
     def num_epochs(self, num_batches: int) -> int:
-        """Epochs of so many batches that training has at most."""
+        """Most epochs of a training with this many batches per epoch."""
         return max(
             self.most_updates * self.batches_per_update // num_batches, 1
         )
 
     def optimizer(self, num_batches: int):
-        """Makes the optimizer for epochs of so many batches."""
+        """Makes the optimizer for epochs of this many batches."""
         schedule = self._schedule(num_batches)
         accumulated = None
         if self.batches_per_update > 1:
@@ -80,7 +81,7 @@ RECIPES = {
         patience=10,
         has_muon=False,
     ),
-    # Normalised after each sublayer, it learns slower.
+    # Normalises first: after each sublayer, it would learn more slowly.
     "hour": Recipe(
         normalize_first=True,
         dropout=0.35,

@@ -1,7 +1,7 @@
 """English-German sentence pairs about dates, times, numbers and prices.
 
 The training text of the quick start. It is generated, so it needs no
-download, yet it asks for what makes translation hard: words change places
+download, yet it has what makes translation hard: words change places
 ("twenty-four" is four-and-twenty, verbs wait for the end of the sentence),
 articles and adjectives agree in gender, case and number, and "half past
 three" is half of four. Each English sentence has exactly one German
@@ -86,7 +86,7 @@ def number_in_english(number: int) -> str:
 def number_in_german(number: int) -> str:
     """Spells a number from 0 to 999,999 in German.
 
-    Always with "ein" before "hundert" and "tausend", where German may drop
+    It always has "ein" before "hundert" and "tausend", where German may drop
     it, so that 100 and 200 follow one rule.
 
     >>> number_in_german(24), number_in_german(1_101)
@@ -141,7 +141,7 @@ def ordinal_in_german(number: int, ending: str = "e") -> str:
 
 
 def year_in_german(year: int) -> str:
-    """Spells a year from 1 to 9999; those of 1100 to 1999 count hundreds.
+    """Spells a year from 1 to 9999; 1100 to 1999 are counted in hundreds.
 
     >>> year_in_german(1987), year_in_german(2026)
     ('neunzehnhundertsiebenundachtzig', 'zweitausendsechsundzwanzig')
@@ -291,7 +291,7 @@ EIN_ROTE = {  # the gap is for the adjective: ein roter, einen roten
 
 
 class Forms(SimpleNamespace):
-    """A German phrase in its cases, and what else a sentence asks for."""
+    """A German phrase in its cases, and its other forms for sentences."""
 
     def __str__(self):
         return self.nominative
@@ -541,7 +541,7 @@ Für {event.accusative} braucht man {food_amount.accusative} {food} und \
 
 
 class Template:
-    """A sentence in both languages with gaps to fill.
+    """A sentence in both languages, with gaps to fill.
 
     Args:
         english: The sentence in English; each gap is a key of `WORDS`.
@@ -557,11 +557,11 @@ class Template:
 
     @property
     def number_of_pairs(self) -> int:
-        """How many different pairs the template can give."""
+        """How many different pairs the template can make."""
         return math.prod(len(WORDS[gap]) for gap in self.gaps)
 
     def pair(self, index: int) -> tuple[str, str]:
-        """Gives another pair for each index below `number_of_pairs`."""
+        """Makes a different pair for each index below `number_of_pairs`."""
         english, german = {}, {}
         for gap in self.gaps:
             index, choice = divmod(index, len(WORDS[gap]))
@@ -579,7 +579,7 @@ TEMPLATES = [
 
 
 def count_possible_pairs() -> int:
-    """Counts the different pairs that the templates can give."""
+    """Counts the different pairs that the templates can make."""
     return sum(template.number_of_pairs for template in TEMPLATES)
 
 
@@ -600,7 +600,7 @@ def sentence_pairs(count: int, seed: int) -> list[tuple[str, str]]:
         English and German sentences, in random order.
 
     Raises:
-        ValueError: If so many cannot be drawn.
+        ValueError: If that many pairs cannot be drawn.
 
     Example:
         >>> len(sentence_pairs(count=100, seed=0))
@@ -637,7 +637,7 @@ def train_and_held_out(
         The training pairs and the held-out pairs.
 
     Raises:
-        ValueError: If so many cannot be drawn.
+        ValueError: If that many pairs cannot be drawn.
     """
     _check_range(1, largest_corpus() - 1, train_count=train_count)
     _check_range(

@@ -2,7 +2,7 @@
 
 Generated sentences about dates, times, numbers and prices; the tiny preset;
 exact matches on sentences it never saw; a picture of its attention; a
-SavedModel that a fresh process without this library translates with.
+SavedModel with which a new process translates without this library.
 
 The settings were chosen for speed on 2 cores, not tuned for quality.
 
@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import corpus
 import keras
-import matplotlib  # noqa: F401  # missed now, and not after the training
+import matplotlib  # noqa: F401  # fails now, not after the training
 import numpy as np
 import tensorflow as tf
 
@@ -49,7 +49,7 @@ def make_tokenizer(pairs, vocabulary_size=VOCABULARY_SIZE):
 
 
 def make_model(tokenizer, **overrides):
-    """The tiny preset; text that never repeats needs no dropout."""
+    """Makes the tiny preset; text that never repeats needs no dropout."""
     model = kt.Transformer.from_preset(
         "tiny",
         tokenizer.vocabulary_size,
@@ -63,7 +63,7 @@ def make_model(tokenizer, **overrides):
                 peak_learning_rate=PEAK_LEARNING_RATE,
                 warmup_steps=WARMUP_STEPS,
             ),
-            # `fit` ends with the mean of the last weights in their place.
+            # `fit` ends by replacing the weights with their moving average.
             use_ema=True,
             ema_momentum=AVERAGE_DECAY,
         ),
@@ -74,7 +74,7 @@ def make_model(tokenizer, **overrides):
 
 
 def train(model, tokenizer, pairs, tokens_per_batch=TOKENS_PER_BATCH):
-    """Fits one pass over the pairs and returns the seconds it took."""
+    """Trains for one pass over the pairs; returns the seconds it took."""
     english, german = zip(*pairs, strict=True)
     batches = kt.translation_dataset(
         list(english),
@@ -90,7 +90,7 @@ def train(model, tokenizer, pairs, tokens_per_batch=TOKENS_PER_BATCH):
 
 
 def exact_matches(translator, pairs):
-    """The share of pairs translated letter by letter, and those that fail."""
+    """Returns the share of exact translations, and the pairs that fail."""
     translations = translator([english for english, _ in pairs])
     wrong = [
         (english, german, translation)
@@ -103,10 +103,10 @@ def exact_matches(translator, pairs):
 
 
 def draw_attention(translator, text, path):
-    """Draws which source pieces each target piece looked at; a PNG.
+    """Draws which source pieces each target piece looked at, as a PNG.
 
-    Each layer has its own habits; drawn is the one that decides most clearly,
-    the mean of its heads.
+    Layers attend in different ways: the one with the clearest attention is
+    drawn, as the mean of its heads.
     """
     translations = translator([text])
     alignments = [
@@ -125,12 +125,12 @@ def elsewhere_program():
 
 
 def translate_elsewhere(folder, texts):
-    """Translates in a process that knows tensorflow only."""
+    """Translates in a process that has only tensorflow and tensorflow-text."""
     process = subprocess.run(
         [sys.executable, elsewhere_program(), str(folder), *texts],
         capture_output=True,
         text=True,
-        # This process has the memory of a GPU.
+        # On the CPU: this process may hold all memory of a GPU.
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
     )
     if process.returncode:
@@ -140,7 +140,7 @@ def translate_elsewhere(folder, texts):
 
 
 def main():
-    """Runs the steps one after the other."""
+    """Runs the steps in order."""
     if keras.config.backend() != "tensorflow":
         sys.exit("A SavedModel needs KERAS_BACKEND=tensorflow.")
     keras.utils.set_random_seed(SEED)
@@ -192,6 +192,6 @@ def main():
 
 if __name__ == "__main__":
     if (os.cpu_count() or 1) <= 4:
-        # A model so small trains faster if each core has a part of a batch.
+        # Such a small model trains faster if each core has a part of a batch.
         tf.config.threading.set_intra_op_parallelism_threads(1)
     main()

@@ -1,9 +1,9 @@
 """Trains the paper's base or big model on WMT 2014 and scores it.
 
 The recipe of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), for
-files that you have: cleans them, trains with `keras-transformer train`, which
-goes on where it was stopped when this is started again, and translates the
-test set with the mean of the last checkpoints.
+your own copies of the files: cleans them, trains with `keras-transformer
+train`, and translates the test set with the mean of the last checkpoints.
+Started again after it was stopped, it goes on where it was.
 
     python examples/wmt14/wmt14.py base --train train.en train.de \
         --validation newstest2013.en newstest2013.de \
@@ -22,9 +22,10 @@ from keras_transformer.atomic import write_file
 from keras_transformer.lines import line_pairs
 from keras_transformer.paths import fingerprint
 
-# What is dropped: by words before training, by tokens when training reads.
+# Longer pairs are dropped: by words before training, by tokens when training
+# reads them.
 MOST_WORDS = 175
-LARGEST_RATIO = 2.0  # of the words of the longer side to the shorter's
+LARGEST_RATIO = 2.0  # of the words of the longer side to those of the shorter
 MOST_TOKENS = 256
 
 VOCABULARY_SIZE = 37_000  # section 5.1, both languages
@@ -34,12 +35,12 @@ LABEL_SMOOTHING = 0.1  # section 5.4
 BEAM_WIDTH = 4  # section 6.1
 LENGTH_PENALTY = 0.6
 
-# Updates after which to validate, and to end: those of both recipes are a
-# multiple of it, and a pass over the text is none.
+# Training validates, and can end, after this many updates: the updates of both
+# recipes are multiples of it, but not of a pass over the text.
 UPDATES_PER_EPOCH = 2_000
 
-# Updates of section 5.2; checkpoints of section 6.1, ten minutes apart: with
-# the paper's 0.4 s an update 1,500 updates, with 1 s 600.
+# Updates of section 5.2. Checkpoints of section 6.1, ten minutes apart: 1,500
+# updates at the paper's 0.4 s an update, or 600 at 1 s.
 RECIPES = {
     "base": {"updates": 100_000, "last": 5, "every": 1_500, "dropout": 0.1},
     "big": {"updates": 300_000, "last": 20, "every": 600, "dropout": 0.3},
@@ -65,7 +66,7 @@ def is_clean(source, target):
 
 
 def clean(paths, cleaned, most_lines=None):
-    """Writes the clean pairs of two files to two others; counts all, kept."""
+    """Writes the clean pairs of two files to others; counts read and kept."""
     read = kept = 0
     with (
         open(cleaned[0], "w", encoding="utf-8", newline="\n") as source_out,
@@ -83,8 +84,9 @@ def clean(paths, cleaned, most_lines=None):
 def command(*arguments):
     """Runs `keras-transformer` and returns what it prints.
 
-    It is waited for where this is to stop, as training saves all before it
-    ends. The terminal sends Ctrl-C to both; SIGTERM is handed on.
+    When this program is to stop, it waits for the command, as training saves
+    everything before it ends. The terminal sends Ctrl-C to both; SIGTERM is
+    passed on.
     """
     arguments = [str(argument) for argument in arguments]
     print(f"keras-transformer {shlex.join(arguments)}", file=sys.stderr)
@@ -98,7 +100,7 @@ def command(*arguments):
         signal.SIGTERM: lambda number, frame: process.send_signal(number),
     }
     for number, handler in handlers.items():
-        handlers[number] = signal.signal(number, handler)  # the one before
+        handlers[number] = signal.signal(number, handler)  # the old handler
     try:
         output, _ = process.communicate()
     finally:
@@ -146,7 +148,7 @@ def train(folder, files, options):
 
 def run(options):
     """Cleans, trains, translates and scores; each step once."""
-    # Found wrong now, rather than after days.
+    # Checked now, rather than after days.
     for paths in (options.validation, options.test):
         if not sum(1 for pair in line_pairs(*paths)):
             raise ValueError(f"{paths[0]} and {paths[1]} must not be empty.")
@@ -184,7 +186,7 @@ def run(options):
 
 
 def main(arguments=None):
-    """The command line; what is wrong with files is one line."""
+    """The command line; an error in the files is reported in one line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -210,9 +212,9 @@ def main(arguments=None):
     parser.add_argument("--dry-run", action="store_true")
     try:
         run(parser.parse_args(arguments))
-    except subprocess.CalledProcessError as error:  # has said why
+    except subprocess.CalledProcessError as error:  # it has said why
         code = error.returncode
-        parser.exit(code if code > 0 else 128 - code)  # a signal, as shells do
+        parser.exit(code if code > 0 else 128 - code)  # as shells do
     except (OSError, ValueError) as error:
         parser.exit(2, f"wmt14.py: {error}\n")
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-# Lines in one request.
+# Lines per request.
 LINES = 64
 
 
@@ -25,8 +25,8 @@ def translate(texts, channel, model, signature="serving_default", timeout=60.0):
     Args:
         texts: A list of strings.
         channel: A `grpc.Channel` to the server; keep it for all requests.
-        model: Its name there.
-        signature: Which signature to call.
+        model: Name of the model on the server.
+        signature: Name of the signature to call.
         timeout: Seconds to wait for an answer.
 
     Returns:
@@ -34,7 +34,7 @@ def translate(texts, channel, model, signature="serving_default", timeout=60.0):
         in nats.
 
     Raises:
-        grpc.RpcError: If there is no answer, or an error.
+        grpc.RpcError: If there is no answer, or the answer is an error.
     """
     request = predict_pb2.PredictRequest()
     request.model_spec.name = model
@@ -45,7 +45,7 @@ def translate(texts, channel, model, signature="serving_default", timeout=60.0):
     translations, scores = (
         tf.make_ndarray(outputs[name]) for name in ("translation", "score")
     )
-    if translations.ndim == 2:  # several for each text, best first
+    if translations.ndim == 2:  # several per text, best first
         translations, scores = translations[:, 0], scores[:, 0]
     return [text.decode() for text in translations.tolist()], scores.tolist()
 
@@ -57,7 +57,7 @@ def _piped_lines():
 
 
 def main(arguments=None):
-    """Translates arguments, or else what is piped in."""
+    """Translates the arguments or, without any, standard input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("texts", nargs="*", help="by default piped lines")
     parser.add_argument("--address", default="localhost:8500")
@@ -73,10 +73,10 @@ def main(arguments=None):
                 )
                 for translation in translations:
                     print(translation.replace("\n", " "))
-        sys.stdout.flush()  # or Python would, with a traceback, as it ends
+        sys.stdout.flush()  # else Python does on exit, with a traceback
     except UnicodeError as error:
         sys.exit(f"The text is not UTF-8: {error}")
-    except BrokenPipeError:  # whoever reads has enough
+    except BrokenPipeError:  # the reader has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except grpc.RpcError as error:
         sys.exit(f"{options.address}: {error.code().name}: {error.details()}")

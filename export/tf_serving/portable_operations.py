@@ -3,9 +3,9 @@
     pip install 'tensorflow-cpu==2.12.*' 'tensorflow-text==2.12.*'
     python portable_operations.py > portable_ops.txt
 
-What keras_transformer/serving/portable_ops.txt was made with, in Python 3.11.
-TensorFlow Serving is built with TensorFlow's own kernels and tensorflow-text's,
-of 2.12 to this day.
+keras_transformer/serving/portable_ops.txt was made with it, in Python 3.11.
+TensorFlow Serving, from 2.12 to this day, is built with TensorFlow's own
+kernels and those of tensorflow-text.
 """
 
 import tensorflow as tf

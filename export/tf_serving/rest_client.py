@@ -15,9 +15,9 @@ import sys
 import urllib.error
 import urllib.request
 
-# Lines in one request.
+# Lines per request.
 LINES = 64
-# What an answer that is cut short, or none of TensorFlow Serving, raises.
+# What is raised by an answer that is cut short or not TensorFlow Serving's.
 NO_TRANSLATIONS = (
     KeyError,
     TypeError,
@@ -31,9 +31,9 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
 
     Args:
         texts: A list of strings.
-        url: Of the server, such as `http://localhost:8501`.
-        model: Its name there; `name/versions/2` for a version.
-        signature: Which signature to call.
+        url: URL of the server, such as `http://localhost:8501`.
+        model: Name of the model on the server; `name/versions/2` for a version.
+        signature: Name of the signature to call.
         timeout: Seconds to wait for an answer.
 
     Returns:
@@ -41,10 +41,10 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         in nats.
 
     Raises:
-        ValueError: If `url` is no URL.
+        ValueError: If `url` is not a URL.
         OSError: If there is no answer.
-        RuntimeError: If the server answers with an error, or with something
-            else than translations.
+        RuntimeError: If the server answers with an error, or with anything but
+            translations.
     """
     content = {"signature_name": signature, "inputs": {"text": texts}}
     request = urllib.request.Request(
@@ -65,7 +65,7 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
             f"The server's answer is no translation: {error!r}"
         ) from error
     if translations and isinstance(translations[0], list):
-        # Several for each text, best first.
+        # Several per text, best first.
         translations = [best for best, *_ in translations]
         scores = [best for best, *_ in scores]
     return translations, scores
@@ -85,7 +85,7 @@ def _piped_lines():
 
 
 def main(arguments=None):
-    """Translates arguments, or else what is piped in."""
+    """Translates the arguments or, without any, standard input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("texts", nargs="*", help="by default piped lines")
     parser.add_argument("--url", default="http://localhost:8501")
@@ -100,10 +100,10 @@ def main(arguments=None):
             )
             for translation in translations:
                 print(translation.replace("\n", " "))
-        sys.stdout.flush()  # or Python would, with a traceback, as it ends
+        sys.stdout.flush()  # else Python does on exit, with a traceback
     except UnicodeDecodeError as error:
         sys.exit(f"The text is not UTF-8: {error}")
-    except BrokenPipeError:  # whoever reads has enough
+    except BrokenPipeError:  # the reader has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, RuntimeError, ValueError) as error:
         sys.exit(f"{options.url}: {error}")
