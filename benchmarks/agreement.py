@@ -1,12 +1,12 @@
-"""Says how often exports translate as the translator itself does.
+"""Shows how often exports translate as the translator itself does.
 
     python benchmarks/agreement.py runs/multi30k test.en test.de
 
 Translates a test set with the translator and with its exports, CTranslate2 and
 LiteRT, and prints the share of equal lines and both BLEU scores, all computed
-in float32 but where weights are smaller; how far the scores of CTranslate2's
-greedy translations are from ours; of LiteRT also what smaller weights cost and
-save, greedily and with one thread. Needs `pip install '.[benchmarks]'`.
+in float32 except where weights are smaller; how far the scores of CTranslate2's
+greedy translations are from ours; and for LiteRT also what smaller weights cost
+and save, in greedy search with one thread. Needs `pip install '.[benchmarks]'`.
 """
 
 import os
@@ -26,7 +26,7 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 
-# How CTranslate2 is asked for the search beside it.
+# Our searches, each with the options that ask CTranslate2 for the same.
 SEARCHES = {
     "greedy": (kt.GreedySearch(), {"beam_size": 1, "length_penalty": 0}),
     "beam 4, no length penalty": (
@@ -48,7 +48,7 @@ SEARCHES = {
 }
 WEIGHTS = (None, "float16", "int8")
 ROWS_AT_ONCE = 100  # to score
-LONGEST = 256  # where CTranslate2 gives up
+LONGEST = 256  # tokens after which CTranslate2 gives up
 
 
 def main(folder, source, target):
@@ -60,7 +60,7 @@ def main(folder, source, target):
 
 
 def print_ctranslate2(translator, sources, references):
-    """Prints for each search how often CTranslate2 finds the same."""
+    """Prints, for each search, how often CTranslate2 translates as we do."""
 
     def row(name, ours, theirs):
         same = sum(a == b for a, b in zip(ours, theirs, strict=True))
@@ -90,7 +90,7 @@ def print_ctranslate2(translator, sources, references):
 
 
 def print_litert(translator, sources, references):
-    """Prints what weights of each kind say in a LiteRT file, and cost."""
+    """Prints how a LiteRT file with each kind of weights does, and its cost."""
     translator.search = kt.GreedySearch()
     tokenizers = (translator.tokenizer, translator.target_tokenizer)
     has_text = all(tokenizer.is_fast for tokenizer in tokenizers)
@@ -116,7 +116,7 @@ def print_litert(translator, sources, references):
 
 
 def translated(exported, translator, texts, options):
-    """What CTranslate2 makes of the texts."""
+    """CTranslate2's results for the texts."""
     engine = ctranslate2.Translator(exported, intra_threads=2)
     tokenizer = translator.tokenizer
     pieces = [
@@ -147,7 +147,8 @@ def target_ids(translator, results):
 def score_differences(translator, texts, results):
     """How far scores are from ours, and from ours without two tokens.
 
-    The largest differences in nats, of whole translations that have ended.
+    Returns:
+        The largest differences, in nats, for whole translations that ended.
     """
     model = translator.model
     rows = zip(
@@ -156,7 +157,7 @@ def score_differences(translator, texts, results):
         (result.scores[0] for result in results),
         strict=True,
     )
-    # Those that never end have no score of an end token.
+    # Translations that never end have no score for an end token.
     rows = [row for row in rows if len(row[1]) < LONGEST]
     largest = np.zeros(2)
     for first in range(0, len(rows), ROWS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""What all engines decode: cases, their sentences and a model a size."""
+"""What all engines decode: cases, their sentences and a model per size."""
 
 import importlib.util
 import json
@@ -17,7 +17,8 @@ SOURCE_LENGTH = 24  # tokens, with the end token
 SEED = 1
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # by id
 
-# Pieces of each vocabulary; the other sizes are the presets of this name.
+# Pieces of each vocabulary; all other sizes are those of the preset of the same
+# name, or of `TEST_SIZES`.
 VOCABULARY_SIZES = {"test": 64, "tiny": 8_000, "base": 32_000}
 TEST_SIZES = {
     "num_layers": 1,
@@ -34,7 +35,7 @@ class Case(NamedTuple):
         size: Name in `VOCABULARY_SIZES`.
         search: `"greedy"`, or `"beam"` and the number of hypotheses.
         batch: Number of sentences.
-        length: Number of target tokens of each, no more and no less.
+        length: Exact number of target tokens of each.
     """
 
     size: str
@@ -52,15 +53,15 @@ class Case(NamedTuple):
 
 
 def width_of(search: str) -> int:
-    """Number of hypotheses of `"greedy"`, `"beam4"` and the like."""
+    """The number of hypotheses of a search such as `"greedy"` or `"beam4"`."""
     return 1 if search == "greedy" else int(search.removeprefix("beam"))
 
 
 def search_of(search: str):
     """Makes our search, the same as CTranslate2's.
 
-    Without length penalty, as the two engines' default formulas differ, and
-    with patience 1, CTranslate2's.
+    It has no length penalty, as the two engines' default formulas differ, and
+    CTranslate2's patience, 1.
     """
     import keras_transformer as kt
 
@@ -70,7 +71,7 @@ def search_of(search: str):
 
 
 def thread_settings(batch: int = 1) -> list[dict[str, int]]:
-    """What an engine can make of the cores: one thread, or all of them.
+    """The ways in which an engine can use one core or all of them.
 
     Several batches at once need several sentences.
     """
@@ -102,7 +103,7 @@ def make_weights(size: str, folder: str) -> dict[str, int]:
     """Writes one model with random weights for every engine to load.
 
     Returns:
-        Its sizes by the names of our arguments.
+        Its sizes, by the names of our arguments.
     """
     import keras
 
@@ -128,7 +129,7 @@ def make_weights(size: str, folder: str) -> dict[str, int]:
 
 
 def sources(case: Case) -> np.ndarray:
-    """The sentences of a case, ids `(B, S)`: random, then the end token."""
+    """The sentences of a case, ids `(B, S)`: random ids, then the end token."""
     random = np.random.default_rng(SEED)
     source_ids = random.integers(
         END_TOKEN_ID + 1,
@@ -141,7 +142,7 @@ def sources(case: Case) -> np.ndarray:
 
 
 def read_sizes(folder) -> dict[str, int]:
-    """The sizes of the model of `make_weights`."""
+    """Reads the sizes of the model of `make_weights`."""
     return json.loads(Path(folder, "sizes.json").read_text("utf-8"))
 
 
@@ -152,20 +153,20 @@ def pieces_of(vocabulary_size: int) -> list[str]:
 
 
 def token_id_of(piece: str) -> int:
-    """The id of one of `pieces_of`."""
+    """The id of a piece of `pieces_of`."""
     if piece in SPECIAL_PIECES:
         return SPECIAL_PIECES.index(piece)
     return int(piece.removeprefix("▁"))
 
 
 def _make_targets_vary(model):
-    """Changes a fresh model so that its targets show what engines compute.
+    """Changes a new model so that its targets show what engines compute.
 
-    It would say its input again and again, as its output matrix is its
-    embedding: random signs in between prevent that. And it must not want to
-    say a token that is forbidden here, the end included, as engines differ in
-    whether the others share its probability: unit 0 of the last layer is
-    made large, and counts against those tokens alone.
+    It would repeat its input again and again, as its output matrix is its
+    embedding: random signs in between prevent that. And tokens that are
+    forbidden here, including the end token, must not be probable, as engines
+    differ in whether the other tokens share their probability: unit 0 of the
+    last layer is made large, and counts against those tokens alone.
     """
     norm = model.decoder.layers[-1].feed_forward_add_norm.norm
     random = np.random.default_rng(SEED)

@@ -1,4 +1,4 @@
-"""What the commands of this folder have in common."""
+"""What the commands in this folder have in common."""
 
 import json
 import os
@@ -20,14 +20,14 @@ def make_app() -> typer.Typer:
 
 
 def run(app):
-    """Runs a command; errors of the user are one line and exit code 2."""
+    """Runs a command; user errors are one line and exit code 2."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         sys.exit(app(standalone_mode=False))
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         message = str(error)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # as typer's own have
+        if not hasattr(error, "format_message"):  # typer's have it
             raise
         message = error.format_message()
     name = Path(sys.argv[0]).name
@@ -38,7 +38,7 @@ def run(app):
 def listed(
     option: str, text: str | None, choices=None, default: str = ""
 ) -> list[str]:
-    """The names in an option with commas, each of them once."""
+    """The names in a comma-separated option, each once."""
     text = default if text is None else text
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
@@ -53,12 +53,12 @@ def listed(
 
 
 def check_unused(mode: str, options: dict, *used: str):
-    """Raises `ValueError` if an option is given that does nothing.
+    """Raises `ValueError` if an option is given that has no effect.
 
     Args:
-        mode: The option that leaves it without effect.
-        options: Values by option, `None` where it is not given.
-        *used: Those with an effect.
+        mode: The option that makes others have no effect.
+        options: Values by option, `None` for one that is not given.
+        *used: The options that still have an effect.
     """
     for option, value in options.items():
         if value is not None and option not in used:
@@ -71,10 +71,10 @@ def run_elsewhere(program, job: dict, log, environment=None):
     """Runs a program in a new process.
 
     Args:
-        program: File that takes a job as JSON from its input, and writes its
-            result as JSON to the file that its argument names.
+        program: File that reads a job as JSON from standard input, and writes
+            its result as JSON to the file that its argument names.
         job: The job.
-        log: File object to which goes what it prints.
+        log: File object that receives what it prints.
         environment: Environment variables to add.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +96,7 @@ def run_elsewhere(program, job: dict, log, environment=None):
 
 
 def make_folder(path, overwrite):
-    """Makes the folder of the results, or refuses one that is in use."""
+    """Makes the folder for the results, or refuses one that is in use."""
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{os.fspath(path)!r} must be a folder.")
     if path.is_dir() and any(path.iterdir()) and not overwrite:

@@ -2,8 +2,8 @@
 
     python benchmarks/decoding.py --output runs/decoding
 
-`pip install '.[benchmarks]'` installs what it compares with; an engine that is
-not there is left out. Leave the machine alone while it runs.
+`pip install '.[benchmarks]'` installs the other engines; those that are missing
+are left out. Leave the machine alone while it runs.
 
 Nothing heavy is imported here: every engine runs in a process of its own,
 which reads this file too.
@@ -78,9 +78,9 @@ def measure(
         bool, typer.Option("--overwrite", help="Replace what is there.")
     ] = False,
 ):
-    """Measure decoding: ours and other engines in turn, on the same weights.
+    """Measure decoding: ours and other engines in turn, on the same cases.
 
-    Writes a table, raw times and a plot.
+    Writes a table, the raw times and a plot.
 
     \b
     Engines:

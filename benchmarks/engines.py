@@ -1,11 +1,11 @@
 """Engines that decode one batch, each in a process of its own.
 
 An engine is a class: made from the folder of `make_weights`, its `prepare`
-gives a function that decodes all sentences of a case once. A new engine is
-one more class in `ENGINES`.
+returns a function that decodes all sentences of a case once. To add an engine,
+add a class to `ENGINES`.
 
-Heavy imports wait until a process needs them: each has its own libraries, and
-thread pools that no other one disturbs.
+Heavy imports wait until a process needs them: each process has its own
+libraries, and thread pools that no other engine disturbs.
 """
 
 import importlib.util
@@ -26,11 +26,11 @@ from cases import worker_settings
 from peers import KerasHub
 from peers import Marian
 
-# Short calls are repeated for so long, in seconds, and count as one run.
+# Short calls are repeated for this many seconds, and count as one run.
 REPEAT_SECONDS = 0.5
-# Another engine's threads may wait actively for so long after its call.
+# For this many seconds after a call, an engine's threads may still spin.
 SETTLE_SECONDS = 0.3
-# Thread settings are compared on targets of at most so many tokens.
+# Thread settings are compared on targets of at most this many tokens.
 CALIBRATION_LENGTH = 24
 
 
@@ -67,7 +67,7 @@ class Graph:
 
         search = search_of(case.search)
 
-        # As in the SavedModel, the graph does not know the shape.
+        # As in the SavedModel, the graph is made for any shape.
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
         def decode(source_ids):
             lengths = tf.fill([tf.shape(source_ids)[0]], case.length)
@@ -104,8 +104,7 @@ class Xla(Graph):
 class LiteRT(Graph):
     """The graph of a LiteRT file, with its best thread setting.
 
-    Workers decode the sentences batch by batch, as those of `LiteRTTranslator`
-    do.
+    Workers decode the sentences in batches, as in `LiteRTTranslator`.
     """
 
     title = "ours, LiteRT float32"
@@ -156,7 +155,7 @@ class LiteRT(Graph):
         return lambda: np.concatenate([*workers.map(run, batches)])
 
     def _content(self, name):
-        """Converts as `export_litert` does, with lengths to choose."""
+        """Converts as `export_litert` does, with lengths as an input."""
         if name not in self.contents:
             import tensorflow as tf
 
@@ -181,7 +180,7 @@ class LiteRT(Graph):
 
 
 class LiteRTInt8(LiteRT):
-    """The same, its weights quantised to 8 bits."""
+    """The same with weights quantised to 8 bits."""
 
     title = "ours, LiteRT int8"
     quantization = "int8"
@@ -204,7 +203,7 @@ class CTranslate2:
 
     def prepare(self, case, **setting):
         pieces = pieces_of(case.vocabulary_size)
-        # The end token is added by the engine.
+        # The engine adds the end token.
         texts = [[pieces[i] for i in row[:-1]] for row in sources(case)]
         translator = self._translator(**setting)
         return lambda: translator.translate_batch(
@@ -235,7 +234,7 @@ class CTranslate2:
 
 
 class CTranslate2Int8(CTranslate2):
-    """The same, its weights quantised to 8 bits."""
+    """The same with weights quantised to 8 bits."""
 
     title = "CTranslate2 int8"
     compute_type = "int8"
@@ -264,7 +263,7 @@ PEERS = {
 
 
 def missing(needs) -> list[str]:
-    """Which packages are not installed, by the names that pip knows."""
+    """The packages that are not installed, by the names that pip knows."""
     return [
         name
         for name in needs
@@ -289,8 +288,8 @@ def prepare(case: Case) -> dict:
     """Finds the best setting, and warms up.
 
     Returns:
-        The setting, the seconds of the first call with all that is compiled
-        in it, and the target ids of each sentence.
+        The setting, the seconds of the first call with the compilation in it,
+        and the target ids of each sentence.
     """
     engine = _Process.engine
     setting = _fastest(engine, case)
@@ -314,10 +313,10 @@ def prepare(case: Case) -> dict:
 
 
 def measure() -> float:
-    """Seconds of one call, after the other engines' threads are asleep."""
+    """Seconds of one call, once the other engines' threads are asleep."""
     time.sleep(SETTLE_SECONDS)
     if _Process.num_calls > 1:
-        _Process.call()  # brings its weights back into the caches
+        _Process.call()  # brings the weights back into the caches
     return _mean_seconds(_Process.call, _Process.num_calls)
 
 
@@ -338,7 +337,7 @@ def _fastest(engine, case):
 
 def _number_of_calls(call):
     seconds = _mean_seconds(call, 1)
-    if seconds < REPEAT_SECONDS:  # and so little may have disturbed it
+    if seconds < REPEAT_SECONDS:  # a short call is easily disturbed
         seconds = min(seconds, _mean_seconds(call, 1))
     return max(1, math.ceil(REPEAT_SECONDS / seconds))
 

@@ -1,4 +1,4 @@
-"""Many threads at once: the same answers, and memory that does not grow.
+"""Checks many threads at once: the same answers, and memory that stays flat.
 
     python benchmarks/load.py runs/en-de test.en --output runs/load
 
@@ -45,10 +45,10 @@ def measure(
 ):
     """Translate with many threads; exit code 1 if something is amiss.
 
-    All threads share one SavedModel; each has a LiteRT runner of its own. They
-    send requests of one to eight sentences. An answer must be the one that
-    the same request gets alone, memory must stay flat after the warm-up, a
-    sixth of the time, and nothing may be traced or compiled then.
+    All threads share one SavedModel, but each has its own LiteRT runner. They
+    send requests of one to eight sentences. Answers must be those that the same
+    requests get one at a time. After the warm-up, a sixth of the time, memory
+    must stay flat, and nothing may be traced or compiled.
 
     \b
     Example:
@@ -99,14 +99,14 @@ def measure(
 
 
 def _exports(model, folder):
-    """What to measure, by engine; a translator is exported first."""
+    """The exports to measure, by engine; a translator is exported first."""
     if model.is_file():
         return {"litert": model}
     if (model / "saved_model.pb").is_file():
         return {"saved-model": model}
     import keras_transformer as kt
 
-    # As a LiteRT file computes, whatever the translator does.
+    # In float32, as a LiteRT file computes, whatever the translator's dtype.
     translator = kt.Translator.load(model).with_dtype("float32")
     paths = {
         "saved-model": Path(folder, "saved_model"),

@@ -1,6 +1,6 @@
 """Many threads and one exported model, in a process of its own.
 
-The process runs this file and imports nothing but what its engine needs.
+The process runs this file and imports only what its engine needs.
 """
 
 import json
@@ -14,16 +14,16 @@ from pathlib import Path
 from command import run_elsewhere
 
 NUM_REQUESTS = 500  # different ones
-SENTENCES = (1, 1, 1, 2, 3, 5, 8)  # in one request
+SENTENCES = (1, 1, 1, 2, 3, 5, 8)  # per request, drawn from these
 SEED = 1
-# Samples of memory and throughput: one a second, but never fewer than these.
+# Memory and throughput are sampled once a second, but at least this often.
 LEAST_SAMPLES = 24
 # Share of the time in which memory may still grow.
 WARM_UP = 1 / 6
-# What memory may differ by and still be flat: the greater of the two.
+# Memory may grow by the greater of the two and still count as flat.
 FLAT_SHARE = 0.05
 FLAT_BYTES = 20_000_000
-# What TensorFlow logs when XLA has compiled something, if asked to.
+# Makes TensorFlow log when XLA has compiled something, and what it logs.
 LOG_COMPILATIONS = {"TF_CPP_VMODULE": "device_compiler=1"}
 COMPILATION = b"Compilation of XLA executable time"
 
@@ -56,7 +56,7 @@ class SavedModel:
 
 
 class LiteRT:
-    """A LiteRT runner for each thread: an interpreter is for one only."""
+    """A LiteRT runner for each thread: threads cannot share interpreters."""
 
     title = "LiteRT"
 
@@ -87,7 +87,7 @@ class Load:
         self.requests = requests
         self.lock = threading.Lock()
         self.stop = threading.Event()
-        self.answers = {}  # the first ones, by place in `requests`
+        self.answers = {}  # the first to each request, by its index
         self.num_calls = self.num_sentences = self.num_different = 0
         self.errors = []
 
@@ -107,7 +107,7 @@ class Load:
         for thread in threads:
             thread.start()
         try:
-            # Counted, so that a machine that sleeps takes no sample away.
+            # A fixed number, so that a machine that sleeps loses no sample.
             for _ in range(round(seconds / interval)):
                 time.sleep(interval)
                 now = time.perf_counter()
@@ -127,7 +127,7 @@ class Load:
         return samples
 
     def count_different(self, translate):
-        """Translates again, one request after the other, and compares."""
+        """Translates again, one request at a time; counts unequal answers."""
         return self.num_different + sum(
             translate(self.requests[place]) != answer
             for place, answer in self.answers.items()
@@ -155,11 +155,11 @@ def measure(
 ) -> dict:
     """Translates with many threads, and then with one to compare.
 
-    Compared after, not before, so that each length is new to the threads.
+    The comparison comes last, so that each length is new to the threads.
 
     Returns:
-        The samples, how many calls were made, how many answers were others
-        than the serial ones, and the errors.
+        The samples, the number of calls, how many answers differ between
+        threads or from the serial ones, and the errors.
     """
     engine = ENGINES[name](path)
     translators = engine.translators(threads)
@@ -191,7 +191,7 @@ def measure_elsewhere(log: Path, **job) -> dict:
 
 
 def make_requests(texts: list[str]) -> list[list[str]]:
-    """Draws texts together, a few for each request."""
+    """Draws a few texts for each request."""
     generator = random.Random(SEED)
     return [
         generator.choices(texts, k=generator.choice(SENTENCES))
@@ -200,10 +200,10 @@ def make_requests(texts: list[str]) -> list[list[str]]:
 
 
 def judge(measured: dict) -> dict:
-    """Says how memory and compilations went on after the warm-up.
+    """Judges memory, tracing and compilation after the warm-up.
 
-    Memory is flat if its most in the last third is not above its most in the
-    first third by more than 5 % or 20 MB.
+    Memory is flat if its peak in the last third exceeds its peak in the first
+    third by at most 5 % or 20 MB, whichever is greater.
     """
     samples = measured["samples"]
     warm = samples[round(WARM_UP * len(samples)) :]
@@ -223,7 +223,7 @@ def judge(measured: dict) -> dict:
 
 
 def is_good(measured: dict) -> bool:
-    """Whether nothing is amiss with what was measured and judged."""
+    """Whether what was measured and judged shows no fault."""
     wrong = ("different", "errors", "new_traces", "new_compilations")
     return (
         measured["calls"] > 0
@@ -233,7 +233,7 @@ def is_good(measured: dict) -> bool:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process, on Linux."""
+    """Resident memory of this process in bytes, on Linux."""
     pages = Path("/proc/self/statm").read_text("ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 

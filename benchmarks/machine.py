@@ -1,4 +1,4 @@
-"""What the machine is, and how fast it can be: the floor under every engine."""
+"""The machine, and how fast it can be: a lower bound on every engine's time."""
 
 import importlib.metadata
 import os
@@ -26,7 +26,7 @@ PACKAGES = (
     "torch",
     "transformers",
 )
-# What CPUs call the instructions that matter here.
+# The CPU flags of the instructions that matter here.
 FLAGS = {
     "avx512": ("avx512f",),
     "vnni": ("avx512_vnni", "avx_vnni"),
@@ -37,11 +37,11 @@ DTYPES = ("float32", "bfloat16")
 # Side of the square matrices whose product is measured.
 MATRIX_SIZE = 2048
 GPU_MATRIX_SIZE = 8192
-# Each measurement is repeated for so long, in seconds; the best counts.
+# Each measurement is repeated for this many seconds; the best one counts.
 PROBE_SECONDS = 0.3
-# What is less is read in no time, and Python would be measured.
+# Reading fewer bytes takes so little time that Python would be measured.
 LEAST_BYTES = 2**20
-# Far more than any cache holds.
+# Far more bytes than any cache holds.
 MEMORY_BYTES = 2**29
 
 
@@ -69,7 +69,7 @@ def describe() -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of those packages that are installed."""
+    """Versions of Python and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -80,19 +80,20 @@ def versions() -> dict[str, str]:
 
 
 def ceilings() -> dict[str, float]:
-    """Measures the best matrix products, and reading from memory.
+    """Measures the fastest matrix products, and reading from memory.
 
     Returns:
-        Floating-point operations of each dtype and bytes, all a second.
+        Floating-point operations per second of each dtype, and bytes per
+        second.
     """
     return {**product_rates(), "bytes_per_second": bandwidth(MEMORY_BYTES)}
 
 
 def product_rates() -> dict[str, float]:
-    """Measures the best matrix product of each dtype on the processor.
+    """Measures the fastest matrix product of each dtype on the processor.
 
     Returns:
-        Floating-point operations a second.
+        Floating-point operations per second.
     """
     import tensorflow as tf
 
@@ -111,10 +112,10 @@ def product_rates() -> dict[str, float]:
 
 
 def jax_product_rates() -> dict:
-    """Measures the same on JAX's device, a GPU where there is one.
+    """Measures the same on JAX's device, a GPU if there is one.
 
     Returns:
-        The name of the device, and floating-point operations a second.
+        The name of the device, and floating-point operations per second.
     """
     import jax
 
@@ -134,9 +135,9 @@ PRODUCT_RATES = {"tensorflow": product_rates, "jax": jax_product_rates}
 
 
 def bandwidth(num_bytes: int) -> float:
-    """Measures how fast so many bytes are read again and again.
+    """Measures the rate of reading this many bytes again and again, in bytes/s.
 
-    Few stay in a cache, and are read faster than memory could.
+    Few bytes stay in a cache, and are read faster than from memory.
     """
     import tensorflow as tf
 
@@ -155,28 +156,28 @@ def bandwidth(num_bytes: int) -> float:
 
 
 def floor(sizes: dict[str, int], case: Case, ceilings: dict[str, float]):
-    """Computes the milliseconds a step that no float32 engine can beat.
+    """Computes the milliseconds per step that no float32 engine can beat.
 
-    A step reads the weights of the decoder, the output matrix and the kept
-    keys and values once, and multiplies; the slower of the two counts, the
-    other may hide behind it. The same for the encoder, whose time is spread
-    over the steps, as it is in what is measured.
+    A step reads the weights of the decoder, the output matrix and the cached
+    keys and values once, and multiplies; the slower of the two counts, as the
+    other may overlap with it. The same holds for the encoder, whose time is
+    spread over the steps, as in the measurements.
 
     Args:
-        sizes: From `cases.make_weights`.
+        sizes: The sizes, from `cases.make_weights`.
         case: The `Case`.
-        ceilings: From `ceilings`.
+        ceilings: The rates, from `ceilings`.
 
     Returns:
-        Milliseconds, and what they come from.
+        Milliseconds, and what they are computed from.
     """
     num_layers = sizes["num_layers"]
     hidden_dim = sizes["hidden_dim"]
     feed_forward = 2 * hidden_dim * sizes["intermediate_dim"]
     output = sizes["vocabulary_size"] * hidden_dim
-    # Queries, keys, values and output; across, queries and output.
+    # Queries, keys, values and output; queries and output of cross-attention.
     decoder = num_layers * (6 * hidden_dim**2 + feed_forward) + output
-    # With the keys and values that cross-attention makes of its result.
+    # With the keys and values that cross-attention makes of its output.
     encoder = num_layers * (6 * hidden_dim**2 + feed_forward)
 
     rows = case.batch * case.width
@@ -187,8 +188,8 @@ def floor(sizes: dict[str, int], case: Case, ceilings: dict[str, float]):
 
     def seconds(weights, caches, products):
         num_bytes = FLOAT_BYTES * int(weights + caches)
-        # Fewer bytes are read as fast as memory at least; other machines that
-        # share it may slow down what is measured now.
+        # Fewer bytes are read at least as fast as from memory; others that
+        # share the machine may slow down what is measured now.
         rate = max(bandwidth(num_bytes), ceilings["bytes_per_second"])
         multiplying = 2 * products / ceilings["float32_per_second"]
         return num_bytes, max(num_bytes / rate, multiplying)
@@ -208,7 +209,7 @@ def floor(sizes: dict[str, int], case: Case, ceilings: dict[str, float]):
 
 
 def _best_seconds(*calls):
-    """Seconds of the fastest call of any."""
+    """Seconds of the fastest call of any of the functions."""
     best = float("inf")
     for call in calls:
         end = time.perf_counter() + PROBE_SECONDS

@@ -14,7 +14,7 @@ from keras_transformer.special_tokens import START_TOKEN_ID
 class KerasHub:
     """keras-hub's layers, caches and samplers, compiled as its `generate`.
 
-    Random weights. Its encoded source is projected once, and beside the loop.
+    With random weights. The encoded source is projected once, outside the loop.
     """
 
     title = "keras-hub"
@@ -40,7 +40,7 @@ class KerasHub:
         indices = range(sizes["num_layers"])
         self.encoder = [layers.TransformerEncoder(**stack) for _ in indices]
         self.decoder = [layers.TransformerDecoder(**stack) for _ in indices]
-        # Outside of the graph, which must not make variables.
+        # Built outside the graph, which must not make variables.
         shape = (1, SOURCE_LENGTH, self.hidden_dim)
         self.embedding.build(shape[:2])
         for layer in self.encoder:
@@ -72,7 +72,7 @@ class KerasHub:
         sampler = samplers.GreedySampler()
         if case.width > 1:
             sampler = samplers.BeamSampler(num_beams=case.width)
-            # The sampler repeats what is in its loop, and this is not.
+            # The sampler repeats only what is in its loop, and this is not.
             encoded = ops.repeat(encoded, case.width, axis=0)
             encoded_cache = [
                 ops.repeat(x, case.width, axis=0) for x in encoded_cache
@@ -94,9 +94,10 @@ class KerasHub:
         )
 
     def _start(self, source_ids, length):
-        """Encodes, and projects for cross-attention as keras-hub does it.
+        """Encodes, and projects for cross-attention, as keras-hub does it.
 
-        That is with a decoder call, whose output nobody needs.
+        The projection takes a call of each decoder layer, whose output is not
+        used.
         """
         from keras import ops
 
@@ -144,7 +145,7 @@ class KerasHub:
 class Marian:
     """Hugging Face's MarianMT on PyTorch, with its best number of threads.
 
-    Random weights.
+    With random weights.
     """
 
     title = "MarianMT (PyTorch)"
@@ -188,7 +189,7 @@ class Marian:
 
 
 def marian_config(sizes, **options):
-    """A `MarianConfig` of these sizes, by the names of our arguments."""
+    """A `MarianConfig` of these sizes, which have our arguments' names."""
     from transformers import MarianConfig
 
     return MarianConfig(

@@ -41,11 +41,11 @@ def write_grid(
     """Writes `decoding.md`, `.json` and `.png`.
 
     Args:
-        results: What was measured, in seconds, by case and engine.
-        folder: Where to write.
-        titles: What to call each engine.
-        baseline: The engine that ratios are to.
-        peers: Other engines -> those of ours to set beside each.
+        results: The measurements, in seconds, by case and engine.
+        folder: Folder to write to.
+        titles: Title of each engine.
+        baseline: The engine to which ratios are computed.
+        peers: Other engines -> those of ours to compare with each.
     """
     names = [name for name in titles if _is_in_a_case(name, results)]
     lines = [
@@ -185,15 +185,15 @@ def write_steps(results: dict, folder: Path):
 
 
 def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
-    """Draws how fast each engine is beside the baseline.
+    """Draws how fast each engine is relative to the baseline.
 
-    Whiskers reach from the least to the most of the rounds.
+    Whiskers reach from the slowest round to the fastest.
 
     Args:
         panels: Title of each panel -> label and engines of each group of bars.
         path: The PNG to write.
-        titles: What to call each engine.
-        baseline: The engine that ratios are to.
+        titles: Title of each engine.
+        baseline: The engine to which ratios are computed.
     """
     figure, all_axes = plt.subplots(
         len(panels),
@@ -211,7 +211,7 @@ def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{titles[baseline]} = 1")
         if axes.containers:  # something beside the baseline
-            # Below, where no bar can be behind it.
+            # Below the axes, where it covers no bar.
             axes.legend(
                 fontsize="small",
                 ncols=4,
@@ -222,7 +222,7 @@ def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
 
 
 def about(results: dict) -> list[str]:
-    """The machine, the versions and what was left out."""
+    """Lines on the machine, the versions and what was left out."""
     machine = results["machine"]
     flags = [name for name, has in machine["flags"].items() if has]
     lines = [
@@ -239,7 +239,7 @@ def about(results: dict) -> list[str]:
 
 
 def table(header, rows) -> list[str]:
-    """A table in Markdown, and an empty line."""
+    """A table in Markdown, followed by an empty line."""
     return [
         f"| {' | '.join(map(str, cells))} |"
         for cells in (header, ["---"] * len(header), *rows)
@@ -255,13 +255,13 @@ def write(path: Path, lines: list[str], results: dict):
 
 
 def ratio_cell(engines: dict, name: str, baseline: str) -> str:
-    """Median over rounds of the baseline's time divided by the engine's."""
+    """The baseline's time divided by the engine's, median over rounds."""
     ratios = _ratios(engines, name, baseline)
     return f"{np.median(ratios):.2f}" if ratios else ""
 
 
 def fastest_cell(engines: dict, names, other: str, titles: dict) -> str:
-    """The fastest of some engines, and its ratios to another."""
+    """The fastest of some engines, and its ratio to another."""
     ratios = {name: _ratios(engines, name, other) for name in names}
     ratios = {name: found for name, found in ratios.items() if found}
     if not ratios:
@@ -279,7 +279,7 @@ def spread(values) -> str:
 
 
 def number(value) -> str:
-    """Three digits that count, without an exponent."""
+    """A number with three significant digits and no exponent."""
     if value >= 100:
         return f"{value:,.0f}"
     digits = 2 - int(np.floor(np.log10(value))) if value > 0 else 0
@@ -295,7 +295,7 @@ def _draw_bars(axes, groups, titles, baseline):
     width = 0.8 / max(len(names), 1)
     axes.set_prop_cycle(color=plt.colormaps["tab20"].colors)
     for place, name in enumerate(names):
-        # What the engine or the baseline lacks is an empty place.
+        # Where the engine or the baseline has no times, there is no bar.
         ratios = [
             _ratios(engines, name, baseline) or [np.nan]
             for _, engines in groups
@@ -384,7 +384,7 @@ def _setting_cell(case, name):
 
 
 def _setting(setting):
-    """Such as `inter threads 2, intra threads 1`."""
+    """A setting in words, such as `inter threads 2, intra threads 1`."""
     return ", ".join(
         f"{name.replace('_', ' ')} {value}" for name, value in setting.items()
     )

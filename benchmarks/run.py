@@ -1,7 +1,7 @@
 """One run of the benchmark: engines take turns, and results are written.
 
-Every engine runs in a process of its own, and so none waits for the threads
-of another or counts its memory. What they print goes to a file.
+Every engine runs in a process of its own, so that none waits for another's
+threads or counts another's memory. What they print goes to a file.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from rich.progress import TimeElapsedColumn
 from keras_transformer.lines import read_lines
 
 SENTENCES = 1_000  # of `--source`, at most
-REFERENCE = "graph"  # whose targets the others' are compared with
+REFERENCE = "graph"  # the engine whose targets others are compared with
 LOG = "log.txt"
 
 console = rich.console.Console(stderr=True, highlight=False)
 
 
 class Worker:
-    """A process that stays, and runs functions one after the other."""
+    """A process that stays alive, and runs functions one after the other."""
 
     def __init__(self, log: Path):
         self.executor = ProcessPoolExecutor(
@@ -57,14 +57,14 @@ class Worker:
 
 
 class Run:
-    """One run of the command: what to measure, and what was.
+    """One run of the command: what to measure, and the results.
 
     Args:
         output: Folder of the results.
         registry: The engines by name.
-        names: Those to measure.
-        runs: How often.
-        **options: What else to write into the results.
+        names: Names of the engines to measure.
+        runs: Number of rounds.
+        **options: Other options to write into the results.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Run:
                 )
 
     def measure_steps(self, sizes):
-        """Measures our steps at every position."""
+        """Measures our steps by position."""
         import report
 
         curves = []
@@ -166,7 +166,7 @@ class Run:
     def measure_training(self, cases, backend, profiled=()):
         """Measures every engine on every case, each run in a new process.
 
-        And says where the time of those `profiled` goes.
+        The steps of engines in `profiled` are also profiled.
         """
         import training_report
 
@@ -197,7 +197,7 @@ class Run:
                 training_report.write(self.results, self.output)
 
     def _start(self, stack, size):
-        """Makes the weights of a size, and a process for each engine."""
+        """Makes the weights of a size, and starts a process per engine."""
         log = self.output / LOG
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         meter = stack.enter_context(Worker(log))
@@ -268,9 +268,9 @@ class Run:
         )
 
     def _train(self, case, progress):
-        """What each engine has measured after each round, of the rounds.
+        """Yields after each round what each engine has measured so far.
 
-        A list of the rounds for each key.
+        Each measurement is a list over the rounds.
         """
         alive = dict.fromkeys(self.names)
         found = {name: {} for name in self.names}
@@ -288,7 +288,7 @@ class Run:
                     for key, value in measured.items():
                         found[name].setdefault(key, []).append(value)
             progress.advance()
-            if number % len(self.names) == 0:  # so much is not lost
+            if number % len(self.names) == 0:  # saved even if a later one fails
                 yield {name: found[name] for name in found if name in alive}
 
     def _best_setting(self, log, name, job):
@@ -313,7 +313,7 @@ class Run:
 
     @contextlib.contextmanager
     def _failing(self, name, workers):
-        """Goes on without an engine that fails, hours into a run."""
+        """Goes on without an engine that fails: a run may take hours."""
         try:
             yield
         except Exception as error:
@@ -341,7 +341,7 @@ class Run:
 
 
 class _Task:
-    """The one line of progress."""
+    """The only line of the progress bar."""
 
     def __init__(self, bar, task):
         self.bar = bar
@@ -355,10 +355,10 @@ class _Task:
 
 
 def _in_turn(names, runs):
-    """Every name once a round; each round begins with another one.
+    """Yields every name once per round, each round beginning with another.
 
-    So no engine always follows the same one, and a machine that slows down
-    slows down all.
+    So no engine always runs first, and a machine that slows down slows down
+    all of them.
     """
     names = list(names)
     for number in range(runs):
@@ -367,7 +367,7 @@ def _in_turn(names, runs):
 
 
 def _compare(found, key, reference):
-    """Replaces targets by the share of those that are the reference's."""
+    """Replaces targets by the share that equals the reference's."""
     targets = {name: found[name].pop(key) for name in found}
     expected = targets.get(reference)
     for name, received in targets.items():
@@ -378,7 +378,7 @@ def _compare(found, key, reference):
 
 
 def _print_to(log):
-    """Sends what a process prints to a file, from libraries in C++ too."""
+    """Sends what a process prints to a file, also from C++ libraries."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

@@ -1,4 +1,4 @@
-"""Time a step against the position in the target."""
+"""Time per step against the position in the target."""
 
 import os
 import time
@@ -15,8 +15,8 @@ INTERVAL = 100  # tokens between two points
 def measure(folder: str, size: str, jit_compile: bool, runs: int) -> dict:
     """Measures how long our greedy steps take, 100 positions at a time.
 
-    Each search starts at another position, with room for all of them. What
-    was kept of the positions before is zero: the time is that of any values.
+    Each search starts at another position, with room for all positions. The
+    cache of earlier positions is zero: values do not change the time.
 
     Returns:
         The middles of the intervals, and milliseconds `(runs, positions)`.
@@ -44,7 +44,7 @@ def measure(folder: str, size: str, jit_compile: bool, runs: int) -> dict:
 
 
 def _decoder(model, case, jit_compile):
-    """A function that decodes the tokens of a case from a position on."""
+    """Makes a function that decodes a case from a given position on."""
     import tensorflow as tf
 
     from keras_transformer.masking import padding_mask

@@ -1,8 +1,8 @@
-"""Real sentences, text to text: what a user of each engine waits for.
+"""Real sentences, text to text: how long a user of each engine waits.
 
 Each engine is one class: made from a folder of `export`, its `translate` takes
-and gives a list of strings. Every measurement has a process of its own, which
-runs this file and imports nothing but what its engine needs.
+and returns a list of strings. Every measurement has a process of its own, which
+runs this file and imports only what its engine needs.
 """
 
 import importlib.util
@@ -21,18 +21,18 @@ from command import run_elsewhere
 from keras_transformer.lengths import default_max_length
 from keras_transformer.serving.run_export import peak_bytes
 
-# Batches that CTranslate2 may take, in source tokens; its documentation
+# Batch sizes to try with CTranslate2, in source tokens; its documentation
 # suggests 1,024 to 2,048, and more suits some models.
 BATCH_TOKENS = (1024, 2048, 4096)
 
-# Our LiteRT files and the weights in them.
+# Our LiteRT files, and the quantisation of their weights.
 LITERT = {"float32": None, "int8": "int8"}
 
 
 def export(translator_folder: str, search: str, folder: str):
     """Writes the translator in every format, with that search.
 
-    In float32, whatever it was trained in: so the others compute.
+    In float32, whatever it was trained in, as the other engines compute.
     """
     import keras_transformer as kt
 
@@ -109,7 +109,7 @@ class OurSavedModel:
 
 
 class OurSavedModelXla(OurSavedModel):
-    """Its signature that is compiled with XLA."""
+    """The SavedModel's signature that is compiled with XLA."""
 
     title = "SavedModel, XLA"
     signature = "translate_compiled"
@@ -137,7 +137,7 @@ class OurLiteRT:
 
 
 class OurLiteRTInt8(OurLiteRT):
-    """The same, its weights quantised to 8 bits."""
+    """The same with weights quantised to 8 bits."""
 
     title = "LiteRT int8"
     weights = "int8"
@@ -185,14 +185,15 @@ class CTranslate2:
             patience=1,
             length_penalty=0,
             min_decoding_length=0,
-            # Ours limits each target by its source, this all by the longest.
+            # Ours limits each target by its source, this one all targets by
+            # the longest source.
             max_decoding_length=default_max_length(max(map(len, pieces)) + 1),
         )
         return self.target.decode([one.hypotheses[0] for one in results])
 
 
 class CTranslate2Int8(CTranslate2):
-    """The same, its weights quantised to 8 bits."""
+    """The same with weights quantised to 8 bits."""
 
     title = "CTranslate2 int8"
     compute_type = "int8"
@@ -218,7 +219,7 @@ def measure(
     """Translates twice in this process, which must be a new one.
 
     Returns:
-        Seconds until the first result, seconds of the second call, peak
+        Seconds of the second call, seconds until the first result, peak
         resident memory in bytes, and the translations.
     """
     start = time.perf_counter()

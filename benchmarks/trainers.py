@@ -1,8 +1,8 @@
-"""Engines that train, each run in a process of its own.
+"""Engines that train, with each run in a process of its own.
 
-A library is a class: made from a case, it trains on batches and says how long
-that took. An engine is a library in one of its dtypes, compiled or not. All
-have the same sizes, the same batches, the same loss and Adam.
+A library is a class: made from a case, it trains on batches and returns how
+long that took. An engine is a library in one of its dtypes, compiled or not.
+All have the same sizes, the same batches, the same loss and Adam.
 
 Heavy imports wait until a process needs them, as in `engines`.
 """
@@ -31,7 +31,7 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 WARM_UP = 2  # steps
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}
-# What the profiler calls an operation: where it is in the graph, and its kind.
+# The profiler's name of an operation: its place in the graph, and its kind.
 OPERATION = re.compile(r"[^:]*/[^:]*:(\w+)")
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
@@ -50,7 +50,7 @@ class Ours:
         import keras_transformer as kt
 
         if keras.backend.backend() != "tensorflow":
-            # TensorFlow reads the batches, and would take the GPU's memory.
+            # TensorFlow only reads batches, but would take the GPU's memory.
             tf.config.set_visible_devices([], "GPU")
         keras.utils.set_random_seed(SEED)
         keras.config.set_dtype_policy(POLICIES[dtype])
@@ -81,7 +81,7 @@ class Ours:
         return text_batches(case)
 
     def train(self, batches) -> float:
-        """Trains an epoch; the seconds from its first batch to its loss."""
+        """Trains an epoch; returns the seconds from first batch to loss."""
         import keras
 
         seconds = []
@@ -96,10 +96,10 @@ class Ours:
         return seconds[1] - seconds[0]
 
     def profile(self, batches) -> dict[str, float]:
-        """Trains an epoch; the seconds of each operation of TensorFlow.
+        """Trains an epoch; returns the seconds of each TensorFlow operation.
 
-        Those of all threads, which add up to more than has passed where
-        operations run at the same time.
+        They are summed over all threads, and so exceed the time that has passed
+        where operations run at the same time.
         """
         import tensorflow as tf
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -131,7 +131,7 @@ class Ours:
 
 
 class OursDeterministic(Ours):
-    """The same with what `keras-transformer train --deterministic` sets."""
+    """The same as `keras-transformer train --deterministic` computes it."""
 
     title = "ours, deterministic"
 
@@ -143,9 +143,9 @@ class OursDeterministic(Ours):
 
 
 class KerasHub(Ours):
-    """keras-hub's layers, the output tied to the embedding.
+    """keras-hub's layers, with the output tied to the embedding.
 
-    Its dropout is on attention weights too, and cannot be had without.
+    Their dropout always applies to attention weights too.
     """
 
     title = "keras-hub"
@@ -199,7 +199,7 @@ class KerasHub(Ours):
 
 
 class Torch:
-    """`torch.nn.Transformer`, the output tied to the embedding."""
+    """`torch.nn.Transformer`, with the output tied to the embedding."""
 
     title = "torch nn.Transformer"
     needs = ("torch",)
@@ -210,7 +210,7 @@ class Torch:
 
         torch.manual_seed(SEED)
         torch.set_num_threads(num_cores())
-        # On a CPU all compute there: TensorFlow from PyPI knows no GPU.
+        # With TensorFlow, all use the CPU: its PyPI package knows no GPU.
         is_for_gpu = os.environ.get("KERAS_BACKEND") == "jax"
         has_gpu = is_for_gpu and torch.cuda.is_available()
         self.device = "cuda" if has_gpu else "cpu"
@@ -238,7 +238,7 @@ class Torch:
             batch_first=True,
         )
         for layer in (*stacks.encoder.layers, *stacks.decoder.layers):
-            # The paper drops neither inner units nor attention weights.
+            # The paper applies no dropout to inner units or attention weights.
             layer.dropout.p = layer.self_attn.dropout = 0.0
         for layer in stacks.decoder.layers:
             layer.multihead_attn.dropout = 0.0
@@ -269,11 +269,11 @@ class Torch:
         return [batch] * times
 
     def epoch(self, case):
-        # TensorFlow and PyTorch do not always live in one process.
+        # TensorFlow and PyTorch do not always work in one process.
         return read_epoch(case)
 
     def train(self, batches) -> float:
-        """Trains an epoch; the seconds from its first batch to its end."""
+        """Trains an epoch; returns the seconds from first batch to end."""
         import torch
 
         start = time.perf_counter()
@@ -316,9 +316,9 @@ class Torch:
 
 
 class Marian(Torch):
-    """Hugging Face's MarianMT on PyTorch, with the loss of the others.
+    """Hugging Face's MarianMT on PyTorch, with the loss of the other engines.
 
-    Its own has no label smoothing.
+    Its own loss has no label smoothing.
     """
 
     title = "MarianMT (PyTorch)"
@@ -349,10 +349,10 @@ class Engine(NamedTuple):
 
     Attributes:
         library: The class that trains with it.
-        dtype: What it computes in.
+        dtype: The dtype it computes in.
         is_compiled: Whether its compiler compiles a step.
-        has_one_thread: Whether an operation of TensorFlow has one thread, and
-            a step of ours computes a part of a batch on each core.
+        has_one_thread: Whether each operation of TensorFlow has one thread, and
+            our steps compute a part of a batch on each core.
     """
 
     library: type
@@ -413,7 +413,7 @@ ENGINES = {
         )
     },
 }
-# Whose steps can be profiled: XLA makes one operation of them all.
+# Engines whose steps can be profiled; XLA merges all operations into one.
 PROFILED = (
     "ours-float32",
     "ours-float32-thread",
@@ -427,9 +427,9 @@ def measure(engine: Engine, case: TrainingCase) -> dict:
     """Trains in this process, which must be a new one.
 
     Returns:
-        Seconds until the warm-up is done, with loading and all that is
-        compiled; seconds of the steps after it; and peak memory in bytes,
-        that of the GPU where there is one.
+        Seconds of the steps after the warm-up; seconds until the warm-up is
+        done, including loading and compilation; and peak memory in bytes, that
+        of the GPU if there is one.
     """
     start = time.perf_counter()
     trainer = _made(engine, case)
@@ -449,7 +449,7 @@ def measure(engine: Engine, case: TrainingCase) -> dict:
 
 
 def profile(engine: Engine, case: TrainingCase) -> dict[str, float]:
-    """Where the time of a step goes, in milliseconds by operation."""
+    """The time of a step by operation, in milliseconds."""
     trainer = _made(engine, case)
     batch = synthetic_batch(case)
     trainer.train(trainer.repeated(batch, WARM_UP))
@@ -466,7 +466,7 @@ def _made(engine, case):
 
 
 def _positions(hidden_dim):
-    """Sines beside cosines, section 3.5, of shape `(TEXT_LENGTH, D)`."""
+    """Sines, then cosines, of shape `(TEXT_LENGTH, D)`, section 3.5."""
     import torch
 
     rates = 10_000.0 ** -(torch.arange(0, hidden_dim, 2) / hidden_dim)

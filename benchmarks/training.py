@@ -2,8 +2,8 @@
 
     python benchmarks/training.py --output runs/training
 
-`pip install '.[benchmarks]'` installs what it compares with; an engine that is
-not there is left out. Leave the machine alone while it runs.
+`pip install '.[benchmarks]'` installs the other engines; those that are missing
+are left out. Leave the machine alone while it runs.
 
 Nothing heavy is imported here: every engine runs in a process of its own,
 which reads this file too.
@@ -63,17 +63,17 @@ def measure(
         bool, typer.Option("--overwrite", help="Replace what is there.")
     ] = False,
 ):
-    """Measure training: ours and other libraries by turns.
+    """Measure training: ours and other libraries in turn.
 
-    All with the same sizes, batches, loss and optimizer, each run in a new
+    All have the same sizes, batches, loss and optimizer, and each run has a new
     process. Prints a table, and writes it with the raw times and a plot.
 
-    Engines: ours and keras-hub, each -float32, -float32-thread (an operation
-    has one, ours a part of a batch on each core), -float32-xla, -bfloat16,
-    -bfloat16-thread and -bfloat16-xla; ours-float32-deterministic;
+    Engines: ours and keras-hub, each -float32, -float32-thread (one thread per
+    operation; ours computes a part of the batch on each core), -float32-xla,
+    -bfloat16, -bfloat16-thread and -bfloat16-xla; ours-float32-deterministic;
     torch-float32, torch-float32-compiled, torch-bfloat16,
-    torch-bfloat16-compiled; marian-float32, marian-bfloat16. On jax those of
-    bfloat16, Keras compiled: 25,000 tokens on each side, for a GPU.
+    torch-bfloat16-compiled; marian-float32, marian-bfloat16. On jax, only those
+    in bfloat16, with Keras compiled: 25,000 tokens on each side, for a GPU.
 
     \b
     Example:

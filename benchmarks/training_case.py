@@ -1,4 +1,4 @@
-"""What all engines train on: sizes, batches, and the work that is in them."""
+"""What all engines train on: sizes, batches, and the work they contain."""
 
 import pickle
 from typing import NamedTuple
@@ -20,10 +20,10 @@ class Text(NamedTuple):
     """Real sentence pairs.
 
     Attributes:
-        source: File of sentences, one a line.
+        source: File of sentences, one per line.
         target: File of their translations, line by line.
-        tokenizer: File of the SentencePiece model for both, to be written.
-        epoch: File of the batches of an epoch, to be written.
+        tokenizer: File to write the SentencePiece model of both sides to.
+        epoch: File to write the batches of an epoch to.
     """
 
     source: str
@@ -37,14 +37,14 @@ class TrainingCase(NamedTuple):
 
     Attributes:
         size: `"test"`, or the name of a preset.
-        vocabulary_size: Number of tokens, of both sides.
+        vocabulary_size: Number of tokens, shared by both sides.
         batch: Number of sentence pairs.
         length: Number of tokens of every source and of every target.
         steps: Number of batches to measure.
-        text: Batches of these pairs, as many tokens each, for an epoch; by
-            default one full batch of random ids, again and again.
-        sizes: The arguments of our `Transformer` beside the vocabulary, by
-            `prepare`, as the presets cannot be read without Keras.
+        text: Pairs to train on for an epoch, in batches of `batch * length`
+            tokens; by default one full batch of random ids is repeated.
+        sizes: The arguments of our `Transformer` besides the vocabulary size,
+            filled in by `prepare`, as the presets cannot be read without Keras.
     """
 
     size: str
@@ -85,7 +85,7 @@ def prepare(case: TrainingCase) -> TrainingCase:
 
 
 def synthetic_batch(case: TrainingCase):
-    """A batch without padding, as `translation_dataset` gives them."""
+    """A batch without padding, in the form of `translation_dataset`."""
     shape = (case.batch, case.length)
     random = np.random.default_rng(SEED)
     source_ids, labels = random.integers(
@@ -99,7 +99,7 @@ def synthetic_batch(case: TrainingCase):
 
 
 def text_batches(case: TrainingCase):
-    """The epochs of real text, a `tf.data.Dataset`."""
+    """The batches of real text, as a `tf.data.Dataset` of an epoch."""
     import keras_transformer as kt
 
     return kt.translation_dataset(
@@ -114,17 +114,17 @@ def text_batches(case: TrainingCase):
 
 
 def read_epoch(case: TrainingCase) -> list:
-    """The batches that `prepare` wrote, without TensorFlow."""
+    """Reads the batches that `prepare` wrote, without TensorFlow."""
     with open(case.text.epoch, "rb") as file:
         return pickle.load(file)
 
 
 def work(case: TrainingCase) -> dict[str, int]:
-    """Counts what is trained on in a run.
+    """Counts the work of a run.
 
     Returns:
-        Steps, real target tokens, and the floating-point operations of all
-        steps, those of padding included.
+        Steps, target tokens without padding, and the floating-point operations
+        of all steps, including those of padding.
     """
     batches = [synthetic_batch(case)] * case.steps
     if case.text:
@@ -154,12 +154,12 @@ def flops_of_step(
 ) -> int:
     """Counts the floating-point operations of a step in matrix products.
 
-    6 for each weight and token, and those of attention, of which a decoder
-    need not compute what lies ahead. What is no product is left out, as are
-    the few sums of the optimizer: no engine can do with less.
+    6 for each weight and token, and those of attention, where a decoder need
+    not compute later positions. All but products is left out, as are the few
+    sums of the optimizer: no engine can do with less than this.
 
     Args:
-        sizes: Those of a case.
+        sizes: The sizes of a case.
         vocabulary_size: Number of target tokens.
         batch: Number of sentence pairs.
         source_length: Tokens of each source.
@@ -168,9 +168,9 @@ def flops_of_step(
     hidden_dim, num_layers = sizes["hidden_dim"], sizes["num_layers"]
     square = hidden_dim**2
     feed_forward = 2 * hidden_dim * sizes["intermediate_dim"]
-    # Queries, keys, values and output; and cross-attention's keys and values.
+    # Queries, keys, values and output; then cross-attention's keys and values.
     per_source_token = num_layers * (4 * square + feed_forward + 2 * square)
-    # Twice the four, less what is made of the source; and the logits.
+    # Those four twice, except what is computed from the source; and the logits.
     per_target_token = num_layers * (6 * square + feed_forward)
     per_target_token += vocabulary_size * hidden_dim
     pairs = (
@@ -181,7 +181,7 @@ def flops_of_step(
     multiply_adds = (
         source_length * per_source_token
         + target_length * per_target_token
-        # Scores of each pair of positions, and the sum of their values.
+        # The score of each pair of positions, and the weighted sum of values.
         + num_layers * pairs * 2 * hidden_dim
     )
     return PRODUCTS_PER_STEP * 2 * batch * multiply_adds

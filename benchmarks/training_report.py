@@ -19,7 +19,7 @@ HEADER = (
     "ready, s",
 )
 
-OPERATIONS = 15  # that have a line of their own in a profile
+OPERATIONS = 15  # with a line of their own in a profile
 
 NOTES = """\
 Each run in a new process, the engines by turns: median (least–most) of {runs}
@@ -69,7 +69,7 @@ def write(results: dict, folder: Path):
 
 
 def table(results: dict) -> list[str]:
-    """The table in Markdown; an engine without times has a row that says so."""
+    """The table in Markdown; an engine without times has a row saying why."""
     backend = results["options"]["backend"]
     rows = []
     for case in results["cases"]:
@@ -91,7 +91,7 @@ def table(results: dict) -> list[str]:
 
 
 def _profiles(results):
-    """Tables of where the time of our steps goes."""
+    """Tables of the time of our steps by operation."""
     engines = trainers.ENGINES[results["options"]["backend"]]
     lines = []
     for case in results["cases"]:
