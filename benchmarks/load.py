@@ -2,7 +2,7 @@
 
     python benchmarks/load.py runs/en-de test.en --output runs/load
 
-Each export has a process of its own; needs Linux, and matplotlib for the plot.
+Each export has a process of its own. Needs Linux, and matplotlib for the plot.
 """
 
 import os

@@ -210,7 +210,7 @@ def draw_ratios(panels: dict, path: Path, titles: dict, baseline: str):
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylabel(f"{titles[baseline]} = 1")
-        if axes.containers:  # something beside the baseline
+        if axes.containers:  # something besides the baseline
             # Below the axes, where it covers no bar.
             axes.legend(
                 fontsize="small",

@@ -141,12 +141,12 @@ def check_distribution(name: str | None):
 
 @contextlib.contextmanager
 def distributed(name: str | None, seed: int):
-    """Joins the devices, and the processes, that a training was started on.
+    """Joins the devices, and the processes that were started for a training.
 
     Args:
-        name: `None` for one device, `"mirrored"` for all those of this
-            process, `"multihost"` for all those of several processes, which
-            find each other as `keras.distribution.initialize` says.
+        name: `None` for one device, `"mirrored"` for all devices of this
+            process, `"multihost"` for all devices of several processes, which
+            find each other as `keras.distribution.initialize` describes.
         seed: The same in all processes.
 
     Yields:
