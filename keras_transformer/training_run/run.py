@@ -94,6 +94,7 @@ class TrainingRun:
             OSError: If the folder cannot be written to, or the disk is full.
             RuntimeError: If another process trains in the folder, or a
                 process of this training is lost.
+            TypeError: If an option is of the wrong kind.
             ValueError: If an argument is out of range, or differs from what
                 training began with; or if both `resume` and `overwrite` are
                 set.
