@@ -6,7 +6,7 @@ from keras_transformer.layer import check_not_quantized
 
 
 def check_describable(model):
-    """Raises `ValueError` unless configuration and weights say all of it."""
+    """Raises `ValueError` unless configuration and weights describe all."""
     check_not_quantized(model)
     for layer in model._flatten_layers():
         if not _can_be_read(getattr(layer, "activation", None)):

@@ -95,7 +95,7 @@ def as_ids(name, x):
 
 
 def check_pairs(inputs):
-    """Raises unless the ids of both sides are matrices with equal rows."""
+    """Raises unless both sides are matrices with the same number of rows."""
     sources, targets = inputs["source_ids"], inputs["target_ids"]
     check_axes("source_ids", sources, (2,), "(B, S)")
     check_axes("target_ids", targets, (2,), "(B, T)")

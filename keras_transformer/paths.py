@@ -83,7 +83,7 @@ def check_file_to_write(path, overwrite: bool = False):
 
 
 def check_folder_to_write(path):
-    """Raises `OSError` unless files may be written in a folder to be made."""
+    """Raises `OSError` unless files may be written in a folder, made or not."""
     path = os.path.realpath(path)
     while not os.path.exists(path):  # it will be made
         path = os.path.dirname(path)
