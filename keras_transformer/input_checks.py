@@ -85,12 +85,26 @@ def as_ids(name, x):
     """Casts ids to int32, before Keras rounds them to half precision.
 
     Raises:
-        TypeError: If an array holds fractions.
+        TypeError: If an array or a list holds fractions, or no numbers.
+        ValueError: If a list's rows are of several lengths.
     """
     if is_integer_tensor(x):
         return x
-    if isinstance(x, (np.ndarray, list)) and np.any(np.mod(x, 1) != 0):
-        raise TypeError(f"`{name}` must hold integers. Received: fractions.")
+    if isinstance(x, list):
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise ValueError(
+                f"`{name}` must have rows of one length. Received: {x}. Pad "
+                f"the shorter ones with zeros."
+            ) from error
+    message = f"`{name}` must hold integers. Received: {name}"
+    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+        fractions = x[x != np.floor(x)]
+        if fractions.size:
+            raise TypeError(f"{message} with {fractions[0]}.")
+    elif isinstance(x, np.ndarray) and x.dtype.kind not in "biu":
+        raise TypeError(f"{message} of dtype {x.dtype}.")
     return ops.cast(x, "int32")
 
 

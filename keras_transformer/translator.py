@@ -160,7 +160,7 @@ class Translator:
         verbose: int = 0,
     ):
         # Read once: another thread may set another.
-        search = search_or_greedy(search or self.search)
+        search = search_or_greedy(self.search if search is None else search)
         rows = end_rows(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
         check_limits(min_length, max_length)

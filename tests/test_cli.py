@@ -27,6 +27,7 @@ import typer
 
 import keras_transformer as kt
 from keras_transformer import cli
+from keras_transformer import lines as lines_module
 from keras_transformer import transformer
 from keras_transformer.cli import score as score_command
 from keras_transformer.cli import translate as translate_command
@@ -785,7 +786,7 @@ def test_a_module_that_is_missing_is_named(monkeypatch, name, message):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(score_command, "load", missing)
-    monkeypatch.setattr(score_command, "read_pairs", lambda *_: ([], []))
+    monkeypatch.setattr(lines_module, "read_pairs", lambda *_: ([], []))
     assert_is_one_line(run("score", "folder", "source", "target"), message)
 
 

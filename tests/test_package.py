@@ -68,6 +68,17 @@ def test_import_waits_with_keras_and_tensorflow():
     )
 
 
+def test_the_command_answers_help_without_what_it_computes_with():
+    assert (
+        python(
+            "import sys, keras_transformer.cli;"
+            "heavy = {'keras', 'numpy', 'sacrebleu', 'sentencepiece'};"
+            "print(sorted(heavy & set(sys.modules)))"
+        )
+        == "[]"
+    )
+
+
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory):
     """A saved model, and what it gives for some ids."""

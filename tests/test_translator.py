@@ -717,8 +717,9 @@ def test_a_call_may_have_a_search_of_its_own(translator, monkeypatch):
     finally:
         translator.search = before
     assert [len(hypotheses) for hypotheses in found] == [2, 2, 2]
-    with pytest.raises(TypeError, match="`search` must be a Search"):
-        translator(texts, search="beam")
+    for wrong in ("beam", "", 0):
+        with pytest.raises(TypeError, match="`search` must be a Search"):
+            translator(texts, search=wrong)
 
 
 def test_the_search_that_is_set_is_one(translator):

@@ -12,7 +12,6 @@ from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorFolder
-from keras_transformer.lines import read_pairs
 
 
 def align(
@@ -47,6 +46,8 @@ def align(
     Example:
       keras-transformer align runs/en-de test.en test.de --picture links.png
     """  # noqa: D301
+    from keras_transformer.lines import read_pairs
+
     if picture:
         from keras_transformer.picture import check_picture
 

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from keras_transformer.atomic import write_file
-from keras_transformer.batches import first_of
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
@@ -17,8 +16,6 @@ from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
-from keras_transformer.lengths import check_line_lengths
-from keras_transformer.lines import read_pairs
 
 
 def evaluate(
@@ -59,8 +56,11 @@ def evaluate(
     """  # noqa: D301
     workers = given(num_threads=num_threads, num_workers=num_workers)
     refuse_of_the_other(folder, given(dtype=dtype) | search_options, workers)
+    from keras_transformer.batches import first_of
     from keras_transformer.bleu import bleu_metric
     from keras_transformer.bleu import corpus_scores
+    from keras_transformer.lengths import check_line_lengths
+    from keras_transformer.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
     check_output("--output", output, overwrite, [source, target])

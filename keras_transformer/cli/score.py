@@ -9,8 +9,6 @@ from keras_transformer.cli.command_io import check_pair_lengths
 from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import TranslatorFolder
-from keras_transformer.lines import read_pairs
-from keras_transformer.pieces import end_targets
 
 
 def score(
@@ -32,6 +30,9 @@ def score(
     Example:
       keras-transformer score runs/en-de test.en test.de > scores.txt
     """  # noqa: D301
+    from keras_transformer.lines import read_pairs
+    from keras_transformer.pieces import end_targets
+
     sources, translations = read_pairs(source, target)
     translator = load(folder, dtype)
     check_pair_lengths(translator, sources, source, translations, target)

@@ -24,7 +24,6 @@ from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import refuse
-from keras_transformer.lengths import check_line_lengths
 
 
 def translate(
@@ -109,6 +108,8 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
+    from keras_transformer.lengths import check_line_lengths
+
     workers = given(num_threads=num_threads, num_workers=num_workers)
     of_folder = given(
         min_length=min_length or None,

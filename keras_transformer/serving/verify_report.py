@@ -7,9 +7,21 @@ import math
 import rich.box
 import rich.table
 
+
+def _verdict(report):
+    if report.passed:
+        return "yes"
+    reasons = {
+        "lines": report.beyond_tolerance,
+        "scores": report.score_gap > report.tolerance,
+        "operations": report.foreign_operations,
+    }
+    return f"no: {', '.join(name for name in reasons if reasons[name])}"
+
+
 PARTS = {
     "format": lambda report: report.format,
-    "the same model": lambda report: _verdict(report),
+    "the same model": _verdict,
     "identical lines": lambda report: f"{report.identical} of {report.lines}",
     "lines beyond tolerance": lambda report: str(report.beyond_tolerance),
     "largest difference, nats": lambda report: (
@@ -60,17 +72,6 @@ def to_json(reports) -> str:
         for report in reports
     ]
     return json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n"
-
-
-def _verdict(report):
-    if report.passed:
-        return "yes"
-    reasons = {
-        "lines": report.beyond_tolerance,
-        "scores": report.score_gap > report.tolerance,
-        "operations": report.foreign_operations,
-    }
-    return f"no: {', '.join(name for name in reasons if reasons[name])}"
 
 
 def _described(path, which, found):

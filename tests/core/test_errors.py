@@ -498,8 +498,14 @@ def test_ids_must_be_whole_numbers():
     model = make_model()
     whole = {name: ids.astype("float32") for name, ids in IDS.items()}
     model(whole)  # as Keras makes of some datasets
-    with raises(TypeError, "`source_ids` must hold integers. Received: fra"):
+    with raises(TypeError, "`source_ids` must hold integers. Received: sou"):
         model({**whole, "source_ids": whole["source_ids"] + 0.5})
+    with raises(TypeError, "Received: source_ids with 5.5."):
+        model({"source_ids": [[4.0, 5.5]], "target_ids": [[4]]})
+    with raises(TypeError, "Received: source_ids of dtype <U1."):
+        model({"source_ids": [["a"]], "target_ids": [[4]]})
+    with raises(ValueError, "`source_ids` must have rows of one length. Rece"):
+        model({"source_ids": [[4, 5], [4]], "target_ids": [[4], [4]]})
 
 
 def test_sides_must_have_as_many_rows():
