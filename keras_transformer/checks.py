@@ -51,6 +51,16 @@ def check_share(**shares: float):
             )
 
 
+def check_positive_share(**shares: float):
+    """Raises unless every named share is a number in `(0, 1]`."""
+    for name, share in shares.items():
+        check_number(name, share)
+        if not 0 < share <= 1:
+            raise ValueError(
+                f"`{name}` must be in (0, 1]. Received: {name}={share}."
+            )
+
+
 def check_positive_number(**values: float):
     """Raises unless every named value is a finite number greater than 0."""
     check_finite(**values)

@@ -15,11 +15,16 @@ def split_texts(processor, texts):
         ValueError: If a string holds half of a surrogate pair, which Python
             puts in place of bytes that are not UTF-8.
     """
-    is_one = isinstance(texts, str)
-    rows = [texts] if is_one else check_texts("texts", texts)
+    rows = check_splittable(texts)
+    return processor.Encode(texts if isinstance(texts, str) else rows)
+
+
+def check_splittable(texts) -> list[str]:
+    """A string, or several, as a list; raises what `split_texts` does."""
+    rows = [texts] if isinstance(texts, str) else check_texts("texts", texts)
     for number, text in enumerate(rows):
         check_encodable(text, f"text {number}")
-    return processor.Encode(texts if is_one else rows)
+    return rows
 
 
 def check_encodable(text, name):

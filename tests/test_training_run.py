@@ -1123,7 +1123,7 @@ def goes_on_with_the_same_vocabularies(folder, text, settings, epochs=1):
 
 
 def test_each_side_learns_a_vocabulary_of_its_own(text, tmp_path):
-    settings = {"vocabulary_size": 40, "separate_vocabularies": True}
+    settings = {"vocabulary_size": 37, "separate_vocabularies": True}
     translator = goes_on_with_the_same_vocabularies(
         tmp_path / "run", text, settings
     )
@@ -1331,6 +1331,9 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),
         ({"seed": 2**32}, r"`seed` must be less than 2\^32"),
         ({"max_length": 0}, "`max_length` must be at least 1"),
+        ({"segmentations": 0}, "`segmentations` must be at least 1"),
+        ({"segmentation_alpha": 0.0}, r"`segmentation_alpha` must be in \(0"),
+        ({"segmentations": 2}, "`segmentations` must be 1 with `model_type` b"),
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\)"),
     ],
 )
@@ -1411,6 +1414,9 @@ def in_processes(run_program, text, tmp_path):
                 "accumulate": 2,
                 "dtype": "mixed_float16",
                 "save_every": 2,
+                "model_type": "unigram",
+                "vocabulary_size": 37,
+                "segmentations": 3,
             },
             ["between two batches"],
         ),

@@ -7,6 +7,7 @@ from keras import ops
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
+from keras_transformer.checks import check_positive_share
 from keras_transformer.masking import padding_mask
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.independent import IndependentSearch
@@ -69,7 +70,8 @@ class Sampling(IndependentSearch):
         super().__init__(
             repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
         )
-        check_positive_number(temperature=temperature, top_p=top_p)
+        check_positive_number(temperature=temperature)
+        check_positive_share(top_p=top_p)
         check_positive(num_hypotheses=num_hypotheses)
         check_integer(seed=seed)
         if top_k is not None:
@@ -78,10 +80,6 @@ class Sampling(IndependentSearch):
             raise ValueError(
                 "`temperature` must be a float32 that is not 0. Received: "
                 f"temperature={temperature}. For 0, use `GreedySearch`."
-            )
-        if top_p > 1:
-            raise ValueError(
-                f"`top_p` must be in (0, 1]. Received: top_p={top_p}."
             )
         self.temperature = temperature
         self.top_k = top_k

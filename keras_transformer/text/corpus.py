@@ -30,15 +30,20 @@ def length_buckets(max_length: int) -> list[int]:
 
 @dataclasses.dataclass
 class Corpus:
-    """Ids of all pairs, and an empty pair at the end for rows of padding."""
+    """Ids of all pairs, and an empty pair at the end for rows of padding.
+
+    A pair has a row for each of its segmentations, the most probable first, one
+    after another.
+    """
 
     source: tf.RaggedTensor  # through the end token
     target: tf.RaggedTensor  # from the start through the end token
-    lengths: np.ndarray  # of the longer side, with its end token
+    lengths: np.ndarray  # of a pair's longest row, with its end token
     num_empty: int
     num_long: int
     tokens_per_batch: int
     max_length: int
+    segmentations: int = 1  # of each pair
     num_devices: int = 1  # among which the rows of a batch are split
     num_parts: int = 1  # of each batch, with the same number of rows
     part: int = 0  # the part to make
@@ -55,7 +60,7 @@ class Corpus:
     def stretch(self, seed: int, start: int, count: int) -> tf.data.Dataset:
         """A range of the batches of an endless series of passes.
 
-        Each pass has its own order.
+        Each pass has its own order, and draws its own segmentations.
 
         Args:
             seed: The same seed gives the same orders.
@@ -77,7 +82,7 @@ class Corpus:
         )
 
     def _pass(self, *seeds):
-        """The pairs of each batch, in an order that the seeds determine."""
+        """The rows of each batch, which the seeds determine."""
 
         def grouped(*seeds):
             return self._grouped(np.random.default_rng(seeds))
@@ -99,11 +104,11 @@ class Corpus:
 
         Args:
             generator: NumPy generator of random numbers; `None` for no
-                shuffling.
+                shuffling, and the first row of each pair.
 
         Returns:
-            Int64 arrays: the pairs of one batch after another, and where each
-            batch begins and ends.
+            Int64 arrays: the rows of one batch after another, one for each
+            pair, and where each batch begins and ends.
         """
         _, bucket_of_pair, rows_of_bucket = self._buckets
         pairs = np.arange(len(self))
@@ -118,25 +123,28 @@ class Corpus:
             order = np.argsort(pairs[starts])
         else:
             order = generator.permutation(len(starts))
-        return pairs, starts[order], ends[order]
+        rows = pairs * self.segmentations
+        if generator is not None and self.segmentations > 1:
+            rows += generator.integers(self.segmentations, size=len(self))
+        return rows, starts[order], ends[order]
 
     def _assembled(self, batches, count):
-        """Makes the dataset for `fit` from one of the pairs of each batch."""
+        """Makes the dataset for `fit` from one of the rows of each batch."""
         buckets, bucket_of_pair, rows_of_bucket = (
             tf.constant(array, tf.int64) for array in self._buckets
         )
-        filler = len(self)  # the empty pair
+        filler = len(self) * self.segmentations  # the empty pair
 
-        def assemble(pairs):
-            bucket = bucket_of_pair[pairs[0]]
+        def assemble(rows):
+            bucket = bucket_of_pair[rows[0] // self.segmentations]
             length = buckets[bucket]
-            rows = rows_of_bucket[bucket]
-            rows += -rows % self.num_devices  # the same number for each
-            missing = rows - tf.size(pairs, tf.int64)
-            pairs = tf.pad(pairs, [[0, missing]], constant_values=filler)
-            pairs = pairs[self.part :: self.num_parts]
-            source_ids = tf.gather(self.source, pairs)
-            target = tf.gather(self.target, pairs)
+            size = rows_of_bucket[bucket]
+            size += -size % self.num_devices  # the same number for each
+            missing = size - tf.size(rows, tf.int64)
+            rows = tf.pad(rows, [[0, missing]], constant_values=filler)
+            rows = rows[self.part :: self.num_parts]
+            source_ids = tf.gather(self.source, rows)
+            target = tf.gather(self.target, rows)
             shape = tf.stack([-1, length])
             labels = target[:, 1:].to_tensor(shape=shape)
             inputs = {

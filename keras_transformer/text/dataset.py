@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_positive
+from keras_transformer.checks import check_positive_share
 from keras_transformer.lines import chunks
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import name_of
@@ -16,6 +16,7 @@ from keras_transformer.progress import tracked
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.text.corpus import Corpus
+from keras_transformer.text.sentencepiece_model import generator_of
 from keras_transformer.text.tokenizer import Tokenizer
 
 # Lines to split into ids at a time: enough for all cores, and little memory.
@@ -29,6 +30,8 @@ def translation_dataset(
     target_tokenizer: Tokenizer | None = None,
     tokens_per_batch: int = 4096,
     max_length: int = 256,
+    segmentations: int = 1,
+    segmentation_alpha: float = 0.1,
     shuffle: bool = True,
     seed: int | None = None,
     verbose: int = 1,
@@ -54,8 +57,13 @@ def translation_dataset(
         max_length: Longest source and target to keep, in tokens with the end
             token. Longer pairs are dropped, and so are pairs with an empty
             side.
+        segmentations: Ways in which each sentence is split into pieces. The
+            first is that of `Tokenizer.encode`, the others are drawn as by
+            `Tokenizer.sample`, and each epoch takes one of them at random. This
+            is regularization for small data; memory grows with the number.
+        segmentation_alpha: The `alpha` of `Tokenizer.sample`.
         shuffle: Whether each epoch has a new order.
-        seed: The same seed gives the same orders.
+        seed: The same seed gives the same orders and segmentations.
         verbose: 0 is silent, 1 shows progress and how many pairs were
             dropped.
 
@@ -80,8 +88,11 @@ def translation_dataset(
     >>> sorted(inputs), labels.shape == weights.shape
     (['source_ids', 'target_ids'], True)
     """
-    if seed is not None:
-        check_integer(seed=seed)
+    if segmentations != 1 and not shuffle:
+        raise ValueError(
+            "`segmentations` must be 1 without `shuffle`, which draws one. "
+            f"Received: segmentations={segmentations}, shuffle=False."
+        )
     corpus = read_corpus(
         source,
         target,
@@ -89,6 +100,9 @@ def translation_dataset(
         target_tokenizer,
         tokens_per_batch=tokens_per_batch,
         max_length=max_length,
+        segmentations=segmentations,
+        segmentation_alpha=segmentation_alpha,
+        seed=seed,
         verbose=verbose,
     )
     return corpus.shuffled(seed) if shuffle else corpus.in_order()
@@ -101,10 +115,14 @@ def read_corpus(
     target_tokenizer: Tokenizer | None = None,
     tokens_per_batch: int = 4096,
     max_length: int = 256,
+    segmentations: int = 1,
+    segmentation_alpha: float = 0.1,
+    seed: int | None = None,
     verbose: int = 1,
 ) -> Corpus:
     """Splits sentence pairs into ids; arguments as `translation_dataset`."""
     check_budget(tokens_per_batch, max_length)
+    check_segmentations(segmentations, segmentation_alpha)
     if isinstance(target, Tokenizer):
         raise TypeError(
             "`target` must be text, or None where `source` is a dataset of "
@@ -116,7 +134,17 @@ def read_corpus(
     ):
         check_kind(name, value, Tokenizer)
     pairs, name = _string_pairs(source, target)
-    corpus = _read(pairs, tokenizers, tokens_per_batch, max_length, verbose)
+    drawing = segmentations, segmentation_alpha, generator_of(seed)
+    splits = [
+        lambda texts, each=each: each.segmentations(texts, *drawing)
+        for each in tokenizers
+    ]
+    corpus = Corpus(
+        **_read(pairs, splits, max_length, verbose),
+        tokens_per_batch=tokens_per_batch,
+        max_length=max_length,
+        segmentations=segmentations,
+    )
     if verbose:
         print(corpus.report(name), file=sys.stderr)
     if not len(corpus):
@@ -135,6 +163,12 @@ def check_budget(tokens_per_batch, max_length):
             f"pair fits a batch. Received: tokens_per_batch={tokens_per_batch},"
             f" max_length={max_length}."
         )
+
+
+def check_segmentations(segmentations, alpha):
+    """Checks how many segmentations are drawn, and how freely."""
+    check_positive(segmentations=segmentations)
+    check_positive_share(segmentation_alpha=alpha)
 
 
 def _string_pairs(source, target):
@@ -187,7 +221,16 @@ def _dataset_pairs(dataset):
             ) from None
 
 
-def _read(pairs, tokenizers, tokens_per_batch, max_length, verbose):
+def _read(pairs, splits, max_length, verbose):
+    """Reads the fields of a `Corpus` that hold text, and counts it.
+
+    Args:
+        pairs: Iterable of pairs of strings.
+        splits: For each side, a function from strings to the segmentations of
+            each, the most probable one first.
+        max_length: Longest row to keep, in tokens.
+        verbose: Whether to show progress.
+    """
     ids = ([], [])  # one array per chunk, for each side
     row_lengths = ([], [])
     lengths = []
@@ -195,36 +238,41 @@ def _read(pairs, tokenizers, tokens_per_batch, max_length, verbose):
     for chunk in tracked(chunks(pairs, CHUNK_LINES), "Splitting text", verbose):
         kept = []
         sides = (
-            tokenizer.encode([pair[side] for pair in chunk])
-            for side, tokenizer in enumerate(tokenizers)
+            split([pair[side] for pair in chunk])
+            for side, split in enumerate(splits)
         )
-        for source, target in zip(*sides, strict=True):
-            length = max(len(source), len(target)) + 1
-            if not source or not target:
+        for sources, targets in zip(*sides, strict=True):
+            best = sources[0], targets[0]
+            if not all(best):
                 num_empty += 1
-            elif length > max_length:
+                continue
+            if max(map(len, best)) >= max_length:
                 num_long += 1
-            else:
-                lengths.append(length)
-                kept.append(
-                    (
-                        [*source, END_TOKEN_ID],
-                        [START_TOKEN_ID, *target, END_TOKEN_ID],
-                    )
+                continue
+            found = [
+                pair if max(map(len, pair)) < max_length else best
+                for pair in zip(sources, targets, strict=True)
+            ]
+            lengths.append(max(max(map(len, pair)) for pair in found) + 1)
+            kept += [
+                (
+                    [*source, END_TOKEN_ID],
+                    [START_TOKEN_ID, *target, END_TOKEN_ID],
                 )
+                for source, target in found
+            ]
         for side in (0, 1):
             rows = [pair[side] for pair in kept]
             row_lengths[side].extend(map(len, rows))
             flat = itertools.chain.from_iterable(rows)
             ids[side].append(np.fromiter(flat, dtype="int32"))
-    return Corpus(
-        *(_ragged(ids[side], row_lengths[side]) for side in (0, 1)),
-        lengths=np.asarray(lengths, dtype="int64"),
-        num_empty=num_empty,
-        num_long=num_long,
-        tokens_per_batch=tokens_per_batch,
-        max_length=max_length,
-    )
+    return {
+        "source": _ragged(ids[0], row_lengths[0]),
+        "target": _ragged(ids[1], row_lengths[1]),
+        "lengths": np.asarray(lengths, dtype="int64"),
+        "num_empty": num_empty,
+        "num_long": num_long,
+    }
 
 
 def _ragged(parts, row_lengths):

@@ -6,8 +6,10 @@ import operator
 import numpy as np
 
 from keras_transformer.atomic import write_file
+from keras_transformer.checks import check_positive_share
 from keras_transformer.extras import not_installed
 from keras_transformer.paths import check_file
+from keras_transformer.pieces import check_splittable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
@@ -16,7 +18,9 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.text.sentencepiece_model import SPECIAL_IDS
+from keras_transformer.text.sentencepiece_model import draw_segmentations
 from keras_transformer.text.sentencepiece_model import fast_operation_agrees
+from keras_transformer.text.sentencepiece_model import generator_of
 from keras_transformer.text.sentencepiece_model import processor_of
 from keras_transformer.text.sentencepiece_model import special_ids
 from keras_transformer.text.sentencepiece_model import with_our_special_ids
@@ -181,6 +185,59 @@ class Tokenizer:
             ValueError: If a string holds half of a surrogate pair.
         """
         return split_texts(self._processor, texts)
+
+    def sample(self, texts, alpha: float = 0.1, seed: int | None = None):
+        """Splits text as `encode` does, but into pieces drawn at random.
+
+        Subword regularization, section 3 of
+        [Kudo, 2018](https://aclanthology.org/P18-1007): a model that has seen a
+        text in several pieces depends less on any of them. One of the 64 most
+        probable segmentations is drawn. Needs a unigram vocabulary.
+
+        Args:
+            texts: A string, or a sequence of strings.
+            alpha: Segmentations are drawn in proportion to their probability to
+                the power of `alpha`: the lower, the more of them.
+            seed: The same seed gives the same pieces.
+
+        Raises:
+            TypeError: If anything but strings is found, or `alpha` or `seed` is
+                of the wrong kind.
+            ValueError: If a string holds half of a surrogate pair, `alpha` is
+                not in `(0, 1]`, or the vocabulary is not unigram.
+
+        Example:
+        >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
+        >>> tokenizer = Tokenizer.train(lines, vocabulary_size=16, verbose=0)
+        >>> tokenizer.decode(tokenizer.sample("the cat", seed=1))
+        'the cat'
+        """
+        check_positive_share(alpha=alpha)
+        rows = draw_segmentations(
+            self._processor, check_splittable(texts), alpha, generator_of(seed)
+        )
+        rows = [row for [row] in rows]
+        return rows[0] if isinstance(texts, str) else rows
+
+    def segmentations(self, texts, number, alpha, generator):
+        """Splits texts in several ways, the one of `encode` first.
+
+        Args:
+            texts: A sequence of strings.
+            number: Ways for each text.
+            alpha: As for `sample`.
+            generator: NumPy generator that draws the others.
+
+        Returns:
+            A list of `number` lists of ids for each text.
+        """
+        best = self.encode(texts)
+        if number == 1:
+            return [[row] for row in best]
+        drawn = draw_segmentations(
+            self._processor, texts, alpha, generator, number - 1
+        )
+        return [[row, *rows] for row, rows in zip(best, drawn, strict=True)]
 
     def decode(self, ids):
         """Joins ids into a string, a sequence of rows of ids into strings.

@@ -14,6 +14,7 @@ from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
 from keras_transformer.text.dataset import check_budget
+from keras_transformer.text.dataset import check_segmentations
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.options import OF_A_START
 from keras_transformer.training_run.options import OF_LEARNING
@@ -94,6 +95,7 @@ def _check_numbers(options):
         attention_dropout=options.attention_dropout or 0.0,
     )
     check_budget(options.tokens_per_batch, options.max_length)
+    check_segmentations(options.segmentations, options.segmentation_alpha)
     if options.learning_rate is not None:
         check_positive_number(learning_rate=options.learning_rate)
     check_finite(clip_norm=options.clip_norm)
@@ -142,6 +144,11 @@ def _check_start(options):
 
 
 def _check_tokenizers(options):
+    if options.segmentations > 1 and options.model_type == "bpe":
+        raise ValueError(
+            "`segmentations` must be 1 with `model_type` bpe, whose pieces are "
+            f"not drawn. Received: segmentations={options.segmentations}."
+        )
     if options.tokenizer:
         _check_left_out(
             options, OF_LEARNING, "tokenizer", "which is not learned"

@@ -103,13 +103,14 @@ class TrainingData:
             distribution: Says which part of each batch this process makes.
         """
 
-        def read(pair):
+        def read(pair, **segmentations):
             corpus = read_corpus(
                 *pair,
                 *tokenizers,
                 tokens_per_batch=options.tokens_per_batch,
                 max_length=options.max_length,
                 verbose=int(distribution.is_chief),
+                **segmentations,
             )
             return dataclasses.replace(
                 corpus,
@@ -118,7 +119,12 @@ class TrainingData:
                 part=distribution.process,
             )
 
-        corpus = read(files.text)
+        corpus = read(
+            files.text,
+            segmentations=options.segmentations,
+            segmentation_alpha=options.segmentation_alpha,
+            seed=options.seed,
+        )
         num_batches = corpus.num_batches()
         if options.updates_per_epoch is not None:
             num_batches = options.updates_per_epoch * options.accumulate

@@ -221,6 +221,21 @@ class TrainingOptions:
     max_length: Annotated[
         int, of_learning(help="Longest sentence to keep, in tokens.")
     ] = 256
+    segmentations: Annotated[
+        int,
+        of_learning(
+            help="Ways in which each sentence is split into pieces, of which "
+            "each epoch draws one: regularization for small data, with a "
+            "unigram vocabulary."
+        ),
+    ] = 1
+    segmentation_alpha: Annotated[
+        float,
+        of_learning(
+            help="How freely --segmentations are drawn, the lower the more: "
+            "by their probability to this power."
+        ),
+    ] = 0.1
     optimizer: Annotated[
         Literal["adam", "muon"],
         of_learning(
@@ -344,8 +359,8 @@ class TrainingOptions:
     seed: Annotated[
         int,
         of_run(
-            help="The same seed gives the same initial weights, order of the "
-            "text, and dropout."
+            help="The same seed gives the same initial weights, order and "
+            "segmentations of the text, and dropout."
         ),
     ] = 1
     deterministic: Annotated[

@@ -841,7 +841,7 @@ def test_log_normalizer_makes_probabilities():
         (
             lambda: kt.Sampling(top_p=0.0),
             ValueError,
-            "`top_p` must be greater than 0",
+            r"`top_p` must be in \(0, 1\]. Received: top_p=0.0",
         ),
         (
             lambda: kt.Sampling(top_p=1.5),

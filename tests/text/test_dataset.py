@@ -574,6 +574,69 @@ def test_sizes_out_of_range(make, name, size, error):
         make(["one"], ["eins"], **{name: size})
 
 
+def test_each_epoch_draws_the_pieces_of_each_sentence(
+    make, tokenizer, english, german
+):
+    best = expected_pairs(tokenizer, english, german)
+
+    def epochs(seed):
+        dataset = make(english, german, segmentations=4, seed=seed)
+        for inputs, _, _ in dataset:
+            rows, length = inputs["source_ids"].shape
+            assert rows == TOKENS_PER_BATCH // length
+        return [pairs_in(dataset) for _ in range(2)]
+
+    def text(pairs):
+        return sorted([*map(tokenizer.decode, pair)] for pair in pairs)
+
+    one, other = epochs(seed=1)
+    assert [one, other] == epochs(seed=1)
+    assert [one, other] != epochs(seed=2)
+    assert text(one) == text(other) == text(best)
+    for epoch in (one, other):
+        share = len({*epoch} & {*best}) / len({*best})
+        assert 0.1 < share < 0.6  # of four, one is the best
+    assert len({*one} & {*other}) < len({*best}) / 2
+
+
+def test_pieces_that_would_be_too_many_are_not_drawn(make, tokenizer):
+    text = "the museum in Rome is old"
+    length = len(tokenizer.encode(text)) + 1
+    dataset = make(
+        [text] * 50,
+        [text] * 50,
+        max_length=length,
+        segmentations=3,
+        segmentation_alpha=0.01,
+        seed=1,
+    )
+    pairs = pairs_in(dataset)
+    assert len(pairs) == 50
+    assert max(len(ids) for pair in pairs for ids in pair) <= length
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"segmentations": 0}, ValueError, "`segmentations` must be at least"),
+        ({"segmentations": 2.0}, TypeError, "`segmentations` must be an int"),
+        (
+            {"segmentations": 2, "segmentation_alpha": 0.0},
+            ValueError,
+            r"`segmentation_alpha` must be in \(0, 1]",
+        ),
+        (
+            {"segmentations": 2, "shuffle": False},
+            ValueError,
+            "`segmentations` must be 1 without `shuffle`",
+        ),
+    ],
+)
+def test_segmentations_that_cannot_be(make, options, kind, message):
+    with pytest.raises(kind, match=message):
+        make(["one"], ["eins"], **options)
+
+
 @pytest.mark.parametrize(
     ("source", "target", "report"),
     [

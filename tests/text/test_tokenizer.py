@@ -338,6 +338,67 @@ def test_encode_refuses_what_has_no_encoding(tokenizer, texts):
         tokenizer.encode(texts)
 
 
+def test_pieces_are_drawn_and_the_text_is_the_same(tokenizer, lines):
+    texts = lines[:100]
+    drawn = tokenizer.sample(texts, seed=1)
+    assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode(texts))
+    assert tokenizer.sample(texts, seed=1) == drawn
+    assert tokenizer.sample(texts, seed=-1) != drawn
+    assert tokenizer.sample(texts) != tokenizer.sample(texts)
+    assert tokenizer.sample(texts[0], seed=1) == drawn[0]
+    assert tokenizer.sample(["", texts[0]])[0] == tokenizer.sample("") == []
+
+
+def test_keras_seed_makes_drawn_pieces_repeatable(tokenizer, lines):
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(7)
+        drawn.append(tokenizer.sample(lines))
+    assert drawn[0] == drawn[1]
+
+
+def test_pieces_are_drawn_by_their_probability():
+    """Of one word, against the shares of all of its segmentations."""
+    word = "abc"
+    tokenizer = kt.Tokenizer.train(
+        ["a b c ab bc abc"] * 9, vocabulary_size=11, verbose=0
+    )
+    processor = sentencepiece.SentencePieceProcessor(
+        model_proto=tokenizer.model
+    )
+    best = processor.NBestEncode(word, nbest_size=64)
+    assert len(best) > 2
+    nats = [sum(map(processor.GetScore, ids)) for ids in best]
+    for alpha in (0.1, 1.0):
+        shares = np.exp(alpha * np.array(nats))
+        shares /= shares.sum()
+        drawn = tokenizer.sample([word] * 2000, alpha, seed=1)
+        found = [drawn.count(ids) / len(drawn) for ids in best]
+        np.testing.assert_allclose(found, shares, atol=0.04)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"alpha": 0}, ValueError, r"`alpha` must be in \(0, 1]. Rec.*alpha=0"),
+        ({"alpha": 1.5}, ValueError, r"`alpha` must be in \(0, 1]"),
+        ({"alpha": "0.3"}, TypeError, "`alpha` must be a number"),
+        ({"seed": 0.5}, TypeError, "`seed` must be an integer"),
+        ({"texts": ["the", 5]}, TypeError, "`texts` must be a sequence of"),
+        ({"texts": "\udcff"}, ValueError, "Received: text 0 with"),
+    ],
+)
+def test_what_cannot_be_drawn_from(tokenizer, options, kind, message):
+    with pytest.raises(kind, match=message):
+        tokenizer.sample(**{"texts": ["the museum"], **options})
+
+
+def test_pieces_of_other_vocabularies_are_not_drawn(lines):
+    tokenizer = kt.Tokenizer.train(lines, 300, "bpe", verbose=0)
+    with pytest.raises(ValueError, match="unigram.*Received: .* of type bpe"):
+        tokenizer.sample(lines)
+
+
 @pytest.mark.parametrize(
     "given", ["file", "path", "files", "paths", "lines", "tuple", "generator"]
 )
