@@ -1123,7 +1123,7 @@ def goes_on_with_the_same_vocabularies(folder, text, settings, epochs=1):
 
 
 def test_each_side_learns_a_vocabulary_of_its_own(text, tmp_path):
-    settings = {"vocabulary_size": 37, "separate_vocabularies": True}
+    settings = {"vocabulary_size": 40, "separate_vocabularies": True}
     translator = goes_on_with_the_same_vocabularies(
         tmp_path / "run", text, settings
     )

@@ -55,8 +55,8 @@ def verify(
     and the one that differs most, and its size, times and memory. The search
     must be that of the export: give the options that the export command had.
     The exit code is 1 if a line, or the score of an identical line, differs by
-    more than --tolerance, or if an export has operations that not every runtime
-    has.
+    more than --tolerance, if an export was made from other weights or
+    vocabularies, or if it has operations that not every runtime has.
 
     \b
     Example:

@@ -16,12 +16,12 @@ from keras_transformer.decoding import Decode
 from keras_transformer.layer import check_not_quantized
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_file_to_write
+from keras_transformer.serving.export_note import METADATA
+from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.litert_compaction import compacted
 from keras_transformer.serving.litert_contents import foreign_operations
 from keras_transformer.serving.litert_file import Facts
 from keras_transformer.serving.litert_weights import Weights
-from keras_transformer.serving.search_note import METADATA
-from keras_transformer.serving.search_note import note_of
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
@@ -64,7 +64,7 @@ def export_litert(
     weights = Weights(translator.model, quantization)
     graph = _LiteRTGraph(translator, weights, source_length)
     signatures = graph.signatures(text, steps)
-    metadata = {METADATA: note_of(translator.search)}
+    metadata = {METADATA: note_of(translator)}
     content = _convert(weights, signatures, quantization, metadata, verbose)
     _check_operations(content, translator)
     write_file(path, content, check)

@@ -4,9 +4,9 @@ import struct
 
 from tensorflow.lite.python import schema_py_generated as schema
 
+from keras_transformer.serving.export_note import METADATA
 from keras_transformer.serving.litert_file import check_litert_file
 from keras_transformer.serving.litert_file import damaged
-from keras_transformer.serving.search_note import METADATA
 
 # What the names of tensorflow-text's operations begin with.
 TEXT = "TFText>"
@@ -16,7 +16,7 @@ def read(path) -> tuple[list[str], bytes | None]:
     """Inspects a LiteRT file.
 
     Returns:
-        Its `foreign_operations` and `search_note`.
+        Its `foreign_operations` and `export_note`.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -25,7 +25,7 @@ def read(path) -> tuple[list[str], bytes | None]:
     with open(check_litert_file(path), "rb") as file:
         content = file.read()
     try:
-        return foreign_operations(content), search_note(content)
+        return foreign_operations(content), export_note(content)
     except (struct.error, ValueError, TypeError, IndexError) as error:
         raise damaged(path, error) from error
 
@@ -48,8 +48,8 @@ def foreign_operations(content: bytes) -> list[str]:
     return [name for name in operations(content) if not name.startswith(TEXT)]
 
 
-def search_note(content: bytes) -> bytes | None:
-    """The note in a LiteRT file on its search, or `None`."""
+def export_note(content: bytes) -> bytes | None:
+    """The note in a LiteRT file on what it was made from, or `None`."""
     model = schema.Model.GetRootAsModel(content)
     for index in range(model.MetadataLength()):
         entry = model.Metadata(index)

@@ -14,7 +14,7 @@ from keras_transformer.generation import row_counts
 from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_replaceable
-from keras_transformer.serving.search_note import write_note
+from keras_transformer.serving.export_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
@@ -55,7 +55,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
             archive.add_endpoint(name, function)
         archive.write_out(os.fspath(folder), verbose=False)
         write_warmup_requests(translator, folder)
-        write_note(translator.search, folder)
+        write_note(translator, folder)
 
 
 class TranslationGraph(tf.Module):

@@ -7,7 +7,7 @@ import os
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_transformer.serving.search_note import FILE
+from keras_transformer.serving.export_note import FILE
 
 # Signatures that must run wherever TensorFlow does; the others need XLA.
 PORTABLE_SIGNATURES = ("serving_default", "translate_ids")
@@ -22,7 +22,8 @@ def read(path) -> tuple[list[str], bytes | None]:
     """Inspects a SavedModel.
 
     Returns:
-        Its `foreign_operations`, and the note on its search or `None`.
+        Its `foreign_operations`, and the note on what it was made from or
+        `None`.
 
     Raises:
         FileNotFoundError: As `read_graph`.

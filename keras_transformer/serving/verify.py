@@ -19,7 +19,7 @@ from keras_transformer.serving import saved_model_contents
 from keras_transformer.serving.differences import Difference
 from keras_transformer.serving.differences import differences_of
 from keras_transformer.serving.differences import score_gap
-from keras_transformer.serving.search_note import check_note
+from keras_transformer.serving.export_note import compare_note
 from keras_transformer.translator import Translator
 
 # Another order of float32 sums changes a token's log-probability by far less,
@@ -52,6 +52,9 @@ class ExportReport:
         peak_memory_bytes: Peak resident memory of the process that ran it,
             libraries included.
         foreign_operations: Operations that not every runtime has.
+        other_parts: What the export was made from and the translator has
+            otherwise: `"weights"`, `"source vocabulary"`, `"target
+            vocabulary"`.
     """
 
     path: str
@@ -68,12 +71,28 @@ class ExportReport:
     seconds_per_sentence: float
     peak_memory_bytes: int
     foreign_operations: tuple[str, ...]
+    other_parts: tuple[str, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the export is not the same model: none if it is."""
+        reasons = {
+            "lines": self.beyond_tolerance,
+            "scores": self.score_gap > self.tolerance,
+            "operations": self.foreign_operations,
+        }
+        return (
+            *(f"made from other {part}" for part in self.other_parts),
+            *(reason for reason, is_one in reasons.items() if is_one),
+        )
 
     @property
     def passed(self) -> bool:
-        """Whether all lines are within tolerance, and no operation foreign."""
-        is_same = not self.beyond_tolerance and self.score_gap <= self.tolerance
-        return is_same and not self.foreign_operations
+        """Whether it was made from this translator, and all is the same.
+
+        All lines are within tolerance, and no operation is foreign.
+        """
+        return not self.reasons
 
 
 class Export(NamedTuple):
@@ -83,11 +102,14 @@ class Export(NamedTuple):
         path: Where it is.
         format: `"SavedModel"` or `"LiteRT"`.
         foreign_operations: Operations that not every runtime has.
+        other_parts: Parts of what it was made from that are not the
+            translator's.
     """
 
     path: str
     format: str
     foreign_operations: tuple[str, ...]
+    other_parts: tuple[str, ...]
 
 
 def verify_export(
@@ -106,7 +128,9 @@ def verify_export(
     tokens that differ have different probabilities after the same prefix, and
     the export's whole output is less probable per token, both by more than
     `tolerance` nats. Of several hypotheses, the one that differs most counts.
-    Where the texts are the same, their scores must be, within `tolerance`. What
+    Where the texts are the same, their scores must be, within `tolerance`. An
+    export made from other weights or vocabularies, such as those before the
+    last training, is never the same, whatever it says. What
     a search forbids is not judged: an output that the model finds more probable
     is within tolerance.
 
@@ -164,8 +188,8 @@ def inspect_export(translator, path) -> Export:
     if os.path.isdir(path):
         kind, contents = "SavedModel", saved_model_contents
     foreign, note = contents.read(path)
-    check_note(translator.search, note, path)
-    return Export(path, kind, tuple(foreign))
+    other_parts = compare_note(translator, note, path)
+    return Export(path, kind, tuple(foreign), other_parts)
 
 
 def compare(

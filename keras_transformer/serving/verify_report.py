@@ -7,21 +7,11 @@ import math
 import rich.box
 import rich.table
 
-
-def _verdict(report):
-    if report.passed:
-        return "yes"
-    reasons = {
-        "lines": report.beyond_tolerance,
-        "scores": report.score_gap > report.tolerance,
-        "operations": report.foreign_operations,
-    }
-    return f"no: {', '.join(name for name in reasons if reasons[name])}"
-
-
 PARTS = {
     "format": lambda report: report.format,
-    "the same model": _verdict,
+    "the same model": lambda report: (
+        f"no: {', '.join(report.reasons)}" if report.reasons else "yes"
+    ),
     "identical lines": lambda report: f"{report.identical} of {report.lines}",
     "lines beyond tolerance": lambda report: str(report.beyond_tolerance),
     "largest difference, nats": lambda report: (

@@ -17,12 +17,12 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 import keras_transformer as kt
 from keras_transformer.batches import batches_by_length
+from keras_transformer.serving import export_note
 from keras_transformer.serving import litert
 from keras_transformer.serving import litert_compaction
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import litert_file
 from keras_transformer.serving import litert_translator
-from keras_transformer.serving import search_note
 
 ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
 GERMAN = ["Katze sieht Hund", "Henne sieht Fuchs", "der Hund"] * 9
@@ -704,10 +704,10 @@ def test_files_are_verified(exported, tmp_path):
 
     foreign = tmp_path / "foreign.tflite"
     content = path.read_bytes()
-    name = search_note.METADATA.encode()
+    name = export_note.METADATA.encode()
     assert content.count(name) == 1
     foreign.write_bytes(content.replace(name, name.upper()))
-    with pytest.raises(ValueError, match="does not say what its search is"):
+    with pytest.raises(ValueError, match="does not say what it was made from"):
         kt.verify_export(translators["greedy"], foreign, TEXTS)
 
     # A note without content.
@@ -717,7 +717,7 @@ def test_files_are_verified(exported, tmp_path):
     builder = litert_compaction._Builder(len(content))
     builder.Finish(model.Pack(builder), litert_file.IDENTIFIER)
     foreign.write_bytes(builder.Output())
-    with pytest.raises(ValueError, match="damaged.*search cannot be read"):
+    with pytest.raises(ValueError, match="damaged.*made from cannot be read"):
         kt.verify_export(translators["greedy"], foreign, TEXTS)
 
     # An operation of another name, in a signature that is not run here.

@@ -17,9 +17,9 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import cli
+from keras_transformer.serving import export_note
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import saved_model_contents
-from keras_transformer.serving import search_note
 from keras_transformer.serving import verify
 from keras_transformer.serving import verify_report
 
@@ -45,7 +45,7 @@ def pretend(monkeypatch, translations, scores=None):
 
     Whatever search it has.
     """
-    monkeypatch.setattr(verify, "check_note", lambda *_: None)
+    monkeypatch.setattr(verify, "compare_note", lambda *_: ())
     if scores is None:
         scores = np.zeros(len(translations))
         monkeypatch.setattr(verify, "score_gap", lambda *_: 0.0)
@@ -126,17 +126,50 @@ def test_export_of_another_search_is_named(small, tmp_path):
     path = tmp_path / "1"
     shutil.copytree(small.saved_model, path)
     for note in (b"{", b"[1]", b"{}", b"\xff"):
-        (path / search_note.FILE).write_bytes(note)
+        (path / export_note.FILE).write_bytes(note)
         with pytest.raises(ValueError, match="The export is damaged.*/1', who"):
             kt.verify_export(small.translator, path, LINES)
     shutil.rmtree(path / "assets.extra")
-    with pytest.raises(ValueError, match="does not say what its search is"):
+    with pytest.raises(ValueError, match="does not say what it was made from"):
         kt.verify_export(small.translator, path, LINES)
 
 
-def test_the_same_search_may_be_written_otherwise():
-    note = search_note.note_of(kt.BeamSearch(length_penalty=1))
-    search_note.check_note(kt.BeamSearch(length_penalty=1.0), note, "path")
+def test_the_same_search_may_be_written_otherwise(small):
+    model, tokenizer = small.translator.model, small.translator.tokenizer
+    one, other = (
+        kt.Translator(model, tokenizer, search=kt.BeamSearch(length_penalty=x))
+        for x in (1, 1.0)
+    )
+    note = export_note.note_of(one)
+    assert export_note.compare_note(other, note, "path") == ()
+
+
+def test_export_of_another_translator_is_named(small, monkeypatch):
+    """Even if it says the same, as that before the last update may."""
+    retrained = with_weights(small.translator, lambda x: x + 1e-7)
+    pretend(monkeypatch, retrained(LINES))
+    monkeypatch.setattr(verify, "compare_note", export_note.compare_note)
+    report = kt.verify_export(retrained, small.saved_model, LINES)
+    assert report.identical == len(LINES)
+    assert not report.passed
+    assert report.other_parts == ("weights",)
+    assert report.reasons == ("made from other weights",)
+
+    translator = small.translator
+    lines = ["a quick brown fox jumps over the lazy dog"] * 9
+    size = translator.tokenizer.vocabulary_size
+    tokenizer = kt.Tokenizer.train(lines, size, verbose=0)
+    other = kt.Translator(translator.model, translator.tokenizer, tokenizer)
+    note = export_note.note_of(translator)
+    found = export_note.compare_note(other, note, "path")
+    assert found == ("target vocabulary",)
+
+
+def test_rounded_weights_are_not_told_from_others(small):
+    note = export_note.note_of(small.translator)
+    for dtype in ("mixed_bfloat16", "bfloat16"):
+        other = small.translator.with_dtype(dtype)
+        assert export_note.compare_note(other, note, "path") == ()
 
 
 def test_a_search_is_checked_before_lines_are_translated(small, monkeypatch):
@@ -404,7 +437,7 @@ def test_the_export_does_not_outlive_who_runs_it(tmp_path):
         "import pathlib\n"
         "from keras_transformer.serving import verify\n"
         f"verify.PROGRAM = pathlib.Path({str(program)!r})\n"
-        "export = verify.Export('x', 'SavedModel', ())\n"
+        "export = verify.Export('x', 'SavedModel', (), ())\n"
         "verify._measured(export, ['fox'])\n"
     )
     with subprocess.Popen([sys.executable, "-c", runner]) as process:

@@ -1,0 +1,110 @@
+"""A note in each export on what it was made from, to compare it with that."""
+
+import hashlib
+import json
+import os
+
+import keras
+from keras import ops
+
+from keras_transformer.serving.warmup import FOLDER
+from keras_transformer.weights import hold_weights
+
+# The note's file in a SavedModel, and its name in a LiteRT file.
+FILE = os.path.join(FOLDER, "keras_transformer.json")
+METADATA = "keras_transformer"
+
+
+def note_of(translator) -> bytes:
+    """A translator's search, and digests of its parts, as JSON."""
+    description = keras.saving.serialize_keras_object(translator.search)
+    note = {
+        "search": {
+            "class": type(translator.search).__name__,
+            **description["config"],
+        },
+        "parts": _parts(translator),
+    }
+    return json.dumps(note, sort_keys=True).encode()
+
+
+def write_note(translator, folder):
+    """Writes the note of a translator into the folder of a SavedModel."""
+    path = os.path.join(folder, FILE)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(note_of(translator))
+
+
+def compare_note(translator, note: bytes | None, path) -> tuple[str, ...]:
+    """Compares a translator with the note of an export.
+
+    Args:
+        translator: The `Translator`.
+        note: The note in the export, or `None`.
+        path: The export.
+
+    Returns:
+        What the export was made from and the translator has otherwise:
+        `"weights"`, `"source vocabulary"`, `"target vocabulary"`.
+
+    Raises:
+        ValueError: If the export has no note, or the search is another.
+    """
+    if note is None:
+        raise ValueError(
+            "The export must be one that this version has written. Received: "
+            f"{path!r}, which does not say what it was made from."
+        )
+    own = json.loads(note_of(translator))
+    try:
+        exported = dict(json.loads(note))
+        searches = own["search"], dict(exported["search"])
+        parts = dict(exported["parts"])
+        words = f"{_words(*searches)}, but {_words(*reversed(searches))}"
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(
+            f"The export is damaged. Received: {path!r}, whose note on what it "
+            f"was made from cannot be read: {error!r}."
+        ) from error
+    if searches[0] != searches[1]:
+        raise ValueError(
+            "The translator must have the search that was exported. Received: "
+            f"{words} in {path!r}. Set `translator.search`, or give the "
+            "command the options that `export` had."
+        )
+    if own["parts"]["dtypes"] != parts.get("dtypes"):
+        parts["weights"] = own["parts"]["weights"]  # rounded: not comparable
+    return tuple(
+        name
+        for name, digest in own["parts"].items()
+        if name != "dtypes" and parts.get(name) != digest
+    )
+
+
+def _parts(translator):
+    """Digests of a translator's parts, by what a report calls them."""
+    weights = hashlib.sha256()
+    dtypes = set()
+    hold_weights(translator.model)
+    for variable in translator.model.weights:
+        array = ops.convert_to_numpy(variable)
+        weights.update(array.tobytes())
+        dtypes.add(str(array.dtype))
+    source, target = translator.tokenizer, translator.target_tokenizer
+    return {
+        "dtypes": sorted(dtypes),
+        "weights": weights.hexdigest(),
+        "source vocabulary": hashlib.sha256(source.model).hexdigest(),
+        "target vocabulary": hashlib.sha256(target.model).hexdigest(),
+    }
+
+
+def _words(note, other):
+    """The search in a note, with the arguments that differ from `other`'s."""
+    arguments = ", ".join(
+        f"{name}={value!r}"
+        for name, value in note.items()
+        if name != "class" and (name not in other or other[name] != value)
+    )
+    return f"{note['class']}({arguments})"
