@@ -128,11 +128,12 @@ def verify_export(
     tokens that differ have different probabilities after the same prefix, and
     the export's whole output is less probable per token, both by more than
     `tolerance` nats. Of several hypotheses, the one that differs most counts.
-    Where the texts are the same, their scores must be, within `tolerance`. An
-    export made from other weights or vocabularies, such as those before the
-    last training, is never the same, whatever it says. What
+    Where the texts are the same, their scores must be, within `tolerance`. What
     a search forbids is not judged: an output that the model finds more probable
     is within tolerance.
+
+    An export that was made from other weights or vocabularies, such as those
+    before the last training, is not the same model, whatever it says.
 
     Args:
         translator: The `Translator`, with the search it was exported with.
