@@ -44,6 +44,13 @@ def show(reports, console):
         table.add_row(name, *(part(report) for report in reports))
     console.print(table)
     for report in reports:
+        if report.other_parts:
+            console.print(
+                f"{report.path} was made from other "
+                f"{' and '.join(report.other_parts)} than the translator has: "
+                "export it again, or name the translator it was made from.\n",
+                soft_wrap=True,
+            )
         first, worst = report.first_difference, report.worst_difference
         if first:
             console.print(

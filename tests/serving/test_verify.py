@@ -14,6 +14,7 @@ import types
 
 import numpy as np
 import pytest
+import rich.console
 
 import keras_transformer as kt
 from keras_transformer import cli
@@ -154,6 +155,10 @@ def test_export_of_another_translator_is_named(small, monkeypatch):
     assert not report.passed
     assert report.other_parts == ("weights",)
     assert report.reasons == ("made from other weights",)
+    output = io.StringIO()
+    verify_report.show([report], rich.console.Console(file=output, width=80))
+    assert "no: made from other weights" in output.getvalue()
+    assert "than the translator has: export it again" in output.getvalue()
 
     translator = small.translator
     lines = ["a quick brown fox jumps over the lazy dog"] * 9
