@@ -95,8 +95,8 @@ def as_ids(name, x):
             x = np.asarray(x)
         except ValueError as error:
             raise ValueError(
-                f"`{name}` must have rows of one length. Received: {x}. Pad "
-                f"the shorter ones with zeros."
+                f"`{name}` must have rows of one length. Received: {name} with "
+                "several. Pad the shorter ones with zeros."
             ) from error
     message = f"`{name}` must hold integers. Received: {name}"
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":

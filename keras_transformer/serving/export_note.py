@@ -49,7 +49,8 @@ def compare_note(translator, note: bytes | None, path) -> tuple[str, ...]:
         `"weights"`, `"source vocabulary"`, `"target vocabulary"`.
 
     Raises:
-        ValueError: If the export has no note, or the search is another.
+        ValueError: If the export has no note, or one that is damaged, or the
+            search is another.
     """
     if note is None:
         raise ValueError(

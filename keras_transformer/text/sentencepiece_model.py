@@ -93,10 +93,11 @@ def draw_segmentations(
     drawn = []
     for text in texts:
         best = processor.NBestEncode(text, nbest_size=MOST_SEGMENTATIONS)
-        weights = alpha * np.array([nats[ids].sum() for ids in best])
-        # The largest of these is a draw by the weights (Gumbel-max).
+        # log P(x)^alpha, but for a constant: with Gumbel noise on each, the
+        # largest is a draw by the probabilities.
+        logits = alpha * np.array([nats[ids].sum() for ids in best])
         noise = generator.gumbel(size=(number, len(best)))
-        drawn.append([best[place] for place in np.argmax(weights + noise, 1)])
+        drawn.append([best[place] for place in np.argmax(logits + noise, 1)])
     return drawn
 
 

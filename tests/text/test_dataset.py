@@ -612,7 +612,10 @@ def test_pieces_that_would_be_too_many_are_not_drawn(make, tokenizer):
     )
     pairs = pairs_in(dataset)
     assert len(pairs) == 50
-    assert max(len(ids) for pair in pairs for ids in pair) <= length
+    for ids in (ids for pair in pairs for ids in pair):
+        assert len(ids) <= length
+        assert ids[-1] == END  # not cut off
+        assert tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize(
