@@ -165,19 +165,23 @@ def _make_targets_vary(model):
     It would repeat its input again and again, as its output matrix is its
     embedding: random signs in between prevent that. And tokens that are
     forbidden here, including the end token, must not be probable, as engines
-    differ in whether the other tokens share their probability: unit 0 of the
-    last layer is made large, and counts against those tokens alone.
+    differ in whether the other tokens share their probability: in a direction
+    that the last layer adds, only those tokens have a share, a negative one. It
+    lies across all units, as a single large one would round the others away in
+    8 bits.
     """
+    import keras
+
     norm = model.decoder.layers[-1].feed_forward_add_norm.norm
     random = np.random.default_rng(SEED)
     gamma = random.choice([-1.0, 1.0], norm.gamma.shape)
-    beta = np.zeros(norm.beta.shape)
-    beta[0] = 10
-    embeddings = np.array(model.target_embedding.embeddings)
-    embeddings[:, 0] = 0
-    embeddings[[PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID], 0] = -5
+    direction = random.choice([-1.0, 1.0], norm.beta.shape)
+    embeddings = keras.ops.convert_to_numpy(model.target_embedding.embeddings)
+    shares = embeddings @ direction / len(direction)
+    shares[[PAD_TOKEN_ID, START_TOKEN_ID, END_TOKEN_ID]] += 50 / len(direction)
+    embeddings = embeddings - np.outer(shares, direction)
     norm.gamma.assign(gamma)
-    norm.beta.assign(beta)
+    norm.beta.assign(direction)
     model.target_embedding.embeddings.assign(embeddings)
 
 

@@ -161,20 +161,25 @@ class LiteRT(Graph):
 
             from keras_transformer.decoding import Decode
             from keras_transformer.serving.litert import convert_function
+            from keras_transformer.serving.litert_screen import screen_for
+            from keras_transformer.serving.litert_weights import Weights
 
             search = search_of(name)
+            screen = None
+            if self.quantization is None:
+                screen = screen_for(self.model, search)
+            weights = Weights(self.model, self.quantization, screen)
 
             def decoded(source_ids, lengths):
-                decode = Decode(self.model, search)
+                decode = Decode(self.model, search, screen=screen)
                 found = decode.in_segments(forced(source_ids, lengths))
                 return {"target_ids": found.target_ids}
 
             self.contents[name] = convert_function(
-                self.model,
+                weights,
                 decoded,
                 tf.TensorSpec([None, None], tf.int32, name="source_ids"),
                 tf.TensorSpec([None], tf.int32, name="lengths"),
-                quantization=self.quantization,
             )
         return self.contents[name]
 

@@ -93,13 +93,18 @@ class Decode:
             `max_lengths`, or the tokens of the longest source + 50. Compilers
             must know it.
         needs_scores: Whether scores are wanted.
+        screen: Function of the last vectors of a step, `(B, W, D)`, to
+            `ScreenedLogits`; by default all logits are exact.
     """
 
-    def __init__(self, model, search, capacity=None, needs_scores=True):
+    def __init__(
+        self, model, search, capacity=None, needs_scores=True, screen=None
+    ):
         self.model = model
         self.search = search
         self.capacity = capacity
         self.needs_scores = needs_scores
+        self.screen = screen
 
     def whole(self, inputs) -> Hypotheses:
         """Decodes in one loop; for compilers, which want fixed shapes.
@@ -176,7 +181,7 @@ class Decode:
         encoded_mask = padding_mask(decoding.inputs["source_ids"])
 
         def step(token_ids, position, cache, ancestry):
-            return self.model.decode_step(
+            arguments = (
                 token_ids,
                 position,
                 cache,
@@ -185,6 +190,10 @@ class Decode:
                 ancestry,
                 decoding.past,
             )
+            if self.screen is None or "target_prefix_ids" in decoding.inputs:
+                return self.model.decode_step(*arguments)
+            x, cache = self.model.decode_step_vectors(*arguments)
+            return self.screen(x), cache
 
         position, state, cache = self.search.advance(
             step,

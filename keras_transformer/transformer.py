@@ -516,15 +516,40 @@ class Transformer(Freezable, keras.Model):
         Returns:
             Float32 logits `(B, W, V)` and the cache for the next step.
         """
+        x, cache = self.decode_step_vectors(
+            token_ids,
+            position,
+            cache,
+            encoded_cache,
+            encoded_mask,
+            ancestry,
+            past,
+        )
+        return ops.cast(self.project(x), "float32"), cache
+
+    def decode_step_vectors(
+        self,
+        token_ids,
+        position,
+        cache,
+        encoded_cache,
+        encoded_mask,
+        ancestry=None,
+        past=(),
+    ):
+        """As `decode_step`, but gives what `project` makes the logits of.
+
+        Returns:
+            Float tensor `(B, W, D)` and the cache for the next step.
+        """
         x = self.target_embedding(token_ids)  # (B, W, D)
         # All hypotheses are at the same position, the only one of `(B W, 1)`.
         x = ops.reshape(x, (-1, 1, self.hidden_dim))
         x = self.target_positions(x, start_position=position)
         x = ops.reshape(x, (-1, token_ids.shape[1], self.hidden_dim))
-        x, cache = self.decoder.step(
+        return self.decoder.step(
             x, position, cache, encoded_cache, encoded_mask, ancestry, past
         )
-        return ops.cast(self.project(x), "float32"), cache
 
     def search(
         self,

@@ -427,6 +427,7 @@ class Translator:
         text: bool = True,
         steps: bool = True,
         source_length: int | None = None,
+        screening: bool = True,
         overwrite: bool = False,
         verbose: int = 0,
     ):
@@ -477,6 +478,13 @@ class Translator:
                 `translate_ids` takes one source `(1, source_length)`, its end
                 token and padding included, and no longer one; `start` must be
                 0. Leaves `translate_text`, `encode` and `decode_step` out.
+            screening: Whether the file may also have the weights of the logits
+                in 8 bits, which makes `GreedySearch` and `BeamSearch` faster:
+                of most tokens, logits are then computed in 8 bits only. The
+                tokens chosen are the same, their log-probabilities off by less
+                than 0.001 or so. Only from 4 million of these weights on, as
+                at base size, in float32, without `source_length` and without a
+                repetition penalty.
             overwrite: Whether to replace a file that is there.
             verbose: 0 is silent, 1 prints each stage to standard error.
 
@@ -504,6 +512,7 @@ class Translator:
             text=text,
             steps=steps,
             source_length=source_length,
+            screening=screening,
             overwrite=overwrite,
             verbose=verbose,
         )

@@ -63,6 +63,14 @@ def export(
             "of at most this many tokens; without text and steps.",
         ),
     ] = None,
+    screening: Annotated[
+        bool | None,
+        typer.Option(
+            "--screening/--no-screening",
+            help="LiteRT: faster searches by weights of the logits in 8 bits, "
+            "beside those in float32. The default, where it is of use.",
+        ),
+    ] = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
     *,
@@ -90,6 +98,7 @@ def export(
         text=text,
         steps=steps,
         source_length=source_length,
+        screening=screening,
     )
     _check_options(format, dtype, litert_options, search_options)
     check_absent(output, overwrite)

@@ -22,6 +22,7 @@ from keras_transformer.search.logits import (
 from keras_transformer.search.sampling import Sampling as Sampling
 from keras_transformer.search.sampling import seeds_of as seeds_of
 from keras_transformer.search.sampling import wrap_int32 as wrap_int32
+from keras_transformer.search.screening import ScreenedLogits as ScreenedLogits
 from keras_transformer.search.search import Hypotheses as Hypotheses
 from keras_transformer.search.search import Problem as Problem
 from keras_transformer.search.search import Search as Search

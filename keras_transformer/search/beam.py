@@ -11,8 +11,7 @@ from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.search.constraints import IMPOSSIBLE
-from keras_transformer.search.logits import log_normalizer
-from keras_transformer.search.logits import top_k
+from keras_transformer.search.screening import best_tokens
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
@@ -117,6 +116,10 @@ class BeamSearch(Search):
     def num_slots(self) -> int:
         return self.width
 
+    @property
+    def chooses_largest(self) -> bool:
+        return type(self) is BeamSearch and self.repetition_penalty == 1
+
     def get_config(self):
         """Returns the arguments."""
         return {
@@ -149,10 +152,10 @@ class BeamSearch(Search):
         )
 
     def extend(self, state, logits, position, problem):
-        allowed = self.constrain(logits, state.target_ids, position, problem)
-        candidates = self._candidates(
-            state, allowed, log_normalizer(logits), position
-        )
+        def constrain(logits):
+            return self.constrain(logits, state.target_ids, position, problem)
+
+        candidates = self._candidates(state, logits, constrain, position)
         is_last = ops.greater_equal(position + 1, problem.max_lengths)
         ended = ops.logical_or(
             ops.equal(candidates.token_ids, problem.end_token_id),
@@ -222,7 +225,7 @@ class BeamSearch(Search):
             token_scores=ops.zeros(shape, dtype="float32"),
         )
 
-    def _candidates(self, state, logits, normalizer, position):
+    def _candidates(self, state, logits, constrain, position):
         """The best `2 W` continuations of all hypotheses of a sentence.
 
         Twice as many as are kept, because `W` of them can end.
@@ -230,9 +233,8 @@ class BeamSearch(Search):
         vocabulary_size = logits.shape[-1]
         # Best of each hypothesis first: one short list instead of W V tokens.
         per_slot = min(2 * self.width, vocabulary_size)
-        gained, token_ids = top_k(logits, per_slot)
-        gained = gained - normalizer  # (B, W, 2 W)
-        scores = ops.expand_dims(state.scores, 2) + gained
+        gained, token_ids = best_tokens(logits, constrain, per_slot)
+        scores = ops.expand_dims(state.scores, 2) + gained  # (B, W, 2 W)
         scores, order = largest(
             ops.reshape(scores, (-1, self.width * per_slot)),
             min(2 * self.width, self.width * per_slot),

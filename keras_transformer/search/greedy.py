@@ -46,6 +46,10 @@ class GreedySearch(IndependentSearch):
     [[[1, 2, 3, 0]], [[2, 3, 0, 0]]]
     """
 
+    @property
+    def chooses_largest(self) -> bool:
+        return type(self) is GreedySearch and self.repetition_penalty == 1
+
     def choose(self, logits, position, problem):
         """Chooses the tokens with the largest logits."""
         _, token_ids = top_k(logits, 1)

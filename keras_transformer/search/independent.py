@@ -9,6 +9,8 @@ from keras import ops
 
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.logits import log_probabilities
+from keras_transformer.search.screening import ScreenedLogits
+from keras_transformer.search.screening import best_tokens
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
@@ -53,16 +55,19 @@ class IndependentSearch(Search):
         )
 
     def extend(self, state, logits, position, problem):
-        allowed = self.constrain(logits, state.target_ids, position, problem)
-        token_ids = self.choose(allowed, position, problem)
+        def constrain(logits):
+            return self.constrain(logits, state.target_ids, position, problem)
+
+        token_ids, value, gained = self._chosen(
+            logits, constrain, position, problem
+        )
         done, exists = state.done, state.exists
         if self._may_run_out(problem):
-            fits = ops.greater(pick(allowed, token_ids), IMPOSSIBLE / 2)
+            fits = ops.greater(value, IMPOSSIBLE / 2)
             exists = ops.logical_and(exists, ops.logical_or(done, fits))
             done = ops.logical_or(done, ops.logical_not(fits))
         token_scores = state.token_scores
         if problem.needs_scores:
-            gained = log_probabilities(logits, token_ids)  # (B, W)
             token_scores = write_column(
                 token_scores, position, ops.where(done, 0.0, gained)
             )
@@ -96,6 +101,20 @@ class IndependentSearch(Search):
         token_scores = ops.where(exists, state.token_scores, 0.0)
         scores = ops.where(state.exists, ops.sum(token_scores, axis=2), -np.inf)
         return Hypotheses(target_ids, scores, token_scores)
+
+    def _chosen(self, logits, constrain, position, problem):
+        """Chooses tokens `(B, W)`, with logits and log-probabilities."""
+        if isinstance(logits, ScreenedLogits):  # to choose the best
+            scored = problem.needs_scores
+            value, token_ids = best_tokens(logits, constrain, 1, scored)
+            value, token_ids = value[:, :, 0], token_ids[:, :, 0]
+            return token_ids, value, value
+        allowed = constrain(logits)
+        token_ids = self.choose(allowed, position, problem)
+        gained = None
+        if problem.needs_scores:
+            gained = log_probabilities(logits, token_ids)
+        return token_ids, pick(allowed, token_ids), gained
 
     def _may_run_out(self, problem):
         """Whether the constraints may leave a target no token to go on with."""

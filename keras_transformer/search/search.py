@@ -106,6 +106,15 @@ class Search(abc.ABC):
         """Number `W` of hypotheses that a step decodes for each sentence."""
         return self.num_hypotheses
 
+    @property
+    def chooses_largest(self) -> bool:
+        """Whether it takes `ScreenedLogits`, from which it chooses the same.
+
+        Only searches that choose the largest logits, and otherwise just forbid
+        tokens. Not subclasses, of which that is not known.
+        """
+        return False
+
     def __call__(self, step, cache, problem) -> Hypotheses:
         """Searches until every sentence is done.
 

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 from keras import ops
+from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
@@ -21,6 +22,7 @@ from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.litert_compaction import compacted
 from keras_transformer.serving.litert_contents import foreign_operations
 from keras_transformer.serving.litert_file import Facts
+from keras_transformer.serving.litert_screen import screen_for
 from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -42,6 +44,7 @@ def export_litert(
     text: bool = True,
     steps: bool = True,
     source_length: int | None = None,
+    screening: bool = True,
     overwrite: bool = False,
     verbose: int = 0,
 ):
@@ -61,29 +64,28 @@ def export_litert(
     check = functools.partial(check_file_to_write, path, overwrite)
     check()
     translator = translator.with_dtype("float32")
-    weights = Weights(translator.model, quantization)
+    screen = None
+    if screening and quantization is None and source_length is None:
+        screen = screen_for(translator.model, translator.search)
+    weights = Weights(translator.model, quantization, screen)
     graph = _LiteRTGraph(translator, weights, source_length)
     signatures = graph.signatures(text, steps)
     metadata = {METADATA: note_of(translator)}
-    content = _convert(weights, signatures, quantization, metadata, verbose)
+    content = _convert(weights, signatures, metadata, verbose)
     _check_operations(content, translator)
     write_file(path, content, check)
 
 
-def convert_function(
-    model, function, *specs, quantization: str | None = None
-) -> bytes:
+def convert_function(weights, function, *specs) -> bytes:
     """Makes a LiteRT file of one function of a model.
 
     Args:
-        model: The `Transformer` whose weights the function reads.
+        weights: The `Weights` that the function reads.
         function: Function of tensors to a dictionary of tensors.
         *specs: `tf.TensorSpec` of each argument, with its name.
-        quantization: As for `export_litert`.
     """
-    weights = Weights(model, quantization)
     signatures = {"serving_default": _traceable(weights, function, *specs)}
-    return _convert(weights, signatures, quantization)
+    return _convert(weights, signatures)
 
 
 def hypotheses_per_batch(model, quantization: str | None = None) -> int:
@@ -115,7 +117,7 @@ def _traceable(weights, function, *specs):
     )
 
 
-def _convert(weights, signatures, quantization, metadata=None, verbose=0):
+def _convert(weights, signatures, metadata=None, verbose=0):
     def say(stage):
         if verbose:
             print(stage, file=sys.stderr, flush=True)
@@ -131,14 +133,17 @@ def _convert(weights, signatures, quantization, metadata=None, verbose=0):
         # Those of tensorflow-text; any others raise an error later.
         converter.allow_custom_ops = True
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if quantization is not None:
+        if weights.quantization is not None:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantization == "float16":
+        if weights.quantization == "float16":
             converter.target_spec.supported_types = [tf.float16]
         say("Converting; a minute for base size.")
         content = converter.convert()
     say("Making the file smaller.")
-    return compacted(content, next(iter(signatures)), metadata)
+    file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+    if weights.screen is not None:
+        weights.screen.store(file)
+    return compacted(file, next(iter(signatures)), metadata)
 
 
 def _check_fits_float16(model):
@@ -230,7 +235,9 @@ class _LiteRTGraph:
         return signatures
 
     def _translate_ids(self, source_ids):
-        decode = Decode(self.model, self.translator.search)
+        decode = Decode(
+            self.model, self.translator.search, screen=self.weights.screen
+        )
         # Sizes change between segments, which fixed shapes rule out.
         is_fixed = self.source_length is not None
         found = (decode.whole if is_fixed else decode.in_segments)(

@@ -17,7 +17,7 @@ from keras_transformer.serving.litert_file import IDENTIFIER
 ALIGNMENT = 16
 
 
-def compacted(content: bytes, first: str, metadata=None) -> bytes:
+def compacted(model: schema.ModelT, first: str, metadata=None) -> bytes:
     """Drops from a LiteRT file what is unused or duplicated.
 
     Only the inputs and outputs of a graph keep their names. Loops that several
@@ -25,12 +25,11 @@ def compacted(content: bytes, first: str, metadata=None) -> bytes:
     in memory only once.
 
     Args:
-        content: The file.
+        model: The file's content, which is changed.
         first: The signature whose graph is to come first. With fixed shapes,
             LiteRT arranges the weights of other graphs again at each call.
         metadata: Bytes by name, to add to the file's metadata.
     """
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
     for name, data in (metadata or {}).items():
         _add_metadata(model, name, data)
     _share_buffers(model)
@@ -44,7 +43,10 @@ def compacted(content: bytes, first: str, metadata=None) -> bytes:
     while _share_subgraphs(model):
         pass  # graphs that call equal ones become equal only now
     _put_first(model, first)
-    builder = _Builder(len(content))
+    size = sum(
+        len(buffer.data) for buffer in model.buffers if buffer.data is not None
+    )
+    builder = _Builder(size)
     builder.Finish(model.Pack(builder), IDENTIFIER)
     return bytes(builder.Output())
 

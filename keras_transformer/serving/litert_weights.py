@@ -22,17 +22,22 @@ class Weights:
     Args:
         model: The `Transformer`.
         quantization: As for `export_litert`.
+        screen: A `Screen`, whose weights the file is to hold too.
 
     Attributes:
         quantization: As for `export_litert`.
+        screen: As given.
         variables: The variables that the file must hold.
     """
 
-    def __init__(self, model, quantization):
+    def __init__(self, model, quantization=None, screen=None):
         self.quantization = quantization
+        self.screen = screen
         self.variables = [weight.value for weight in model.weights]
         self._weights = model.weights
         self._tables = []  # (layer, function to look up in it, its parts)
+        if screen is not None:
+            self.variables += screen.variables
         if quantization is None:
             return
         form, look_up_in = FORMS[quantization]
@@ -54,15 +59,17 @@ class Weights:
         for layer, look_up_in, parts in self._tables:
             # Hides the method of the class.
             layer.look_up = look_up_in(*map(tf.identity, parts))
+        screen = self.screen
+        reads = contextlib.nullcontext() if screen is None else screen.read()
         try:
-            with keras.StatelessScope(state_mapping=weights):
+            with keras.StatelessScope(state_mapping=weights), reads:
                 yield
         finally:
             for layer, *_ in self._tables:
                 del layer.look_up
 
 
-def _int8_form(table):
+def int8_form(table):
     """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
     # In double precision, or the last bit of some values differs.
     table = table.astype("float64")
@@ -99,6 +106,6 @@ def _look_up_float16(bits):
 
 # Functions that make the stored form of an embedding, and look up in it.
 FORMS = {
-    "int8": (_int8_form, _look_up_int8),
+    "int8": (int8_form, _look_up_int8),
     "float16": (_float16_form, _look_up_float16),
 }

@@ -7,6 +7,7 @@ import tensorflow as tf
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert import convert_function
+from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.serving.run_export import peak_bytes
 
 model = kt.Transformer.from_preset("base", 32_000)
@@ -19,6 +20,6 @@ def translate_ids(source_ids):
 
 
 ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-content = convert_function(model, translate_ids, ids, quantization="int8")
+content = convert_function(Weights(model, "int8"), translate_ids, ids)
 open(sys.argv[1], "wb").write(content)
 print(peak_bytes())

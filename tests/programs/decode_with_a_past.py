@@ -10,6 +10,7 @@ from ai_edge_litert.interpreter import Interpreter
 import keras_transformer as kt
 from keras_transformer import decoding
 from keras_transformer.serving.litert import convert_function
+from keras_transformer.serving.litert_weights import Weights
 
 model = kt.Transformer(
     97,
@@ -36,7 +37,7 @@ for search in (kt.GreedySearch(), kt.BeamSearch(3, num_hypotheses=2)):
     decode = decoding.Decode(model, search)
     ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
     vector = tf.TensorSpec([None], tf.int32, name="lengths")
-    content = convert_function(model, translate_ids, ids, vector)
+    content = convert_function(Weights(model), translate_ids, ids, vector)
     run = Interpreter(model_content=content).get_signature_runner()
     found = run(source_ids=source_ids, lengths=lengths)
     expected = decode.whole({"source_ids": source_ids, **limits})

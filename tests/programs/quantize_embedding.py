@@ -12,6 +12,7 @@ from tensorflow.lite.python import schema_py_generated as schema
 import keras_transformer as kt
 from keras_transformer.decoding import Decode
 from keras_transformer.serving.litert import convert_function
+from keras_transformer.serving.litert_weights import Weights
 
 model = kt.Transformer(
     640, num_layers=1, num_heads=2, hidden_dim=32, intermediate_dim=64
@@ -30,7 +31,7 @@ def translate_ids(source_ids):
 
 
 ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
-content = convert_function(model, translate_ids, ids, quantization=sys.argv[1])
+content = convert_function(Weights(model, sys.argv[1]), translate_ids, ids)
 assert model.target_embedding.look_up == look_up
 file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
 tables = [

@@ -531,6 +531,11 @@ def test_a_model_with_a_past_decodes_as_the_translator(run_program):
     run_program("decode_with_a_past")
 
 
+@pytest.mark.slow
+def test_screened_tokens_are_those_of_the_translator(run_program):
+    run_program("screen_tokens")
+
+
 def test_batches_of_workers_are_about_the_best_and_equal_sizes():
     sizes = litert_translator.sentences_per_batch
     assert [sizes(count, 1, 28) for count in (0, 1, 28, 41, 42)] == [
