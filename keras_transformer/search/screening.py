@@ -20,8 +20,8 @@ from keras_transformer.search.search import repeat_while
 from keras_transformer.slices import largest
 from keras_transformer.slices import take_rows
 
-# Tokens of which exact logits are computed, beside those that are wanted. With
-# fewer, more often one that was left out could be among the best.
+# Tokens of which exact logits are computed, beside twice those that are wanted.
+# With fewer, more often one that was left out could be among the best.
 MORE = 8
 
 
@@ -83,7 +83,7 @@ def best_tokens(logits, constrain, k, scored=True):
 def _screened(screen, constrain, k, scored):
     """As `best_tokens`, and whether the tokens are certain, scalar bool."""
     vocabulary_size = screen.logits.shape[-1]
-    number = min(k + MORE, vocabulary_size)
+    number = min(2 * k + MORE, vocabulary_size)
     values, token_ids = top_k(constrain(screen.logits), number)
     is_possible = ops.greater(values, IMPOSSIBLE / 2)
     exact = ops.where(is_possible, screen.of_tokens(token_ids), values)
