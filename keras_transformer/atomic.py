@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import check_local
+from keras_transformer.paths import check_name
 from keras_transformer.paths import is_special
 
 _unfinished = set()  # files and folders that are being filled
@@ -32,6 +33,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
         OSError: If nothing can be written there.
         ValueError: If the path is an address, such as `gs://`.
     """
+    path = os.fsdecode(path)
     check_local(path)
     if is_special(path):
         _fill(path, content)
@@ -77,8 +79,9 @@ def new_folder(path, check: Callable):
     check_local(path)
     check()
     path = os.path.realpath(path)
-    parent, name = os.path.split(path)
+    parent = os.path.dirname(path)
     check_folder_to_write(parent)
+    check_name(path)
     os.makedirs(parent, exist_ok=True)
     partial = _beside(path)
     os.mkdir(partial)
@@ -91,21 +94,7 @@ def new_folder(path, check: Callable):
             os.chmod(partial, mode)
         _unfinished.discard(partial)  # it is whole, and the old one about to go
         if os.path.exists(path):
-            old = tempfile.mkdtemp(prefix=f".{name}.old.", dir=parent)
-            kept = os.path.join(old, name)
-            try:
-                os.rename(path, kept)
-            except BaseException:
-                os.rmdir(old)
-                raise
-            try:
-                os.rename(partial, path)
-            except BaseException:
-                os.rename(kept, path)
-                raise
-            finally:
-                if os.path.exists(path):
-                    shutil.rmtree(old, ignore_errors=True)
+            _replace_folder(partial, path)
         else:
             os.rename(partial, path)
     except BaseException:
@@ -145,6 +134,27 @@ def remove(path):
             os.remove(path)
 
 
+def _replace_folder(new, path):
+    """Renames a folder to that of another, which is removed if this succeeds.
+
+    In two steps: Python has no function for one.
+    """
+    old = tempfile.mkdtemp(
+        prefix=f"{_hidden(path)}.old.", dir=os.path.dirname(path)
+    )
+    kept = os.path.join(old, os.path.basename(path))
+    try:
+        os.rename(path, kept)
+        try:
+            os.rename(new, path)
+        except BaseException:
+            os.rename(kept, path)
+            raise
+    finally:
+        if os.path.exists(path):
+            shutil.rmtree(old, ignore_errors=True)
+
+
 def _fill(path, content):
     if callable(content):
         content(path)
@@ -173,5 +183,13 @@ def _beside(path):
     The caller creates it as any file or folder: those of `tempfile` may be
     read by their owner alone.
     """
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}.{secrets.token_hex(4)}")
+    name = f"{_hidden(path)}.{secrets.token_hex(4)}"
+    return os.path.join(os.path.dirname(path), name)
+
+
+def _hidden(path):
+    """The start of a hidden name that tells what it belongs to.
+
+    A file system takes names of 255 bytes, 4 for a character at most.
+    """
+    return f".{os.path.basename(path)[:50]}"

@@ -296,11 +296,11 @@ def check_padding_last(name: str, ids: np.ndarray):
     """Raises `ValueError` if padding precedes a token in a row of `(B, T)`."""
     is_padding = ids == PAD_TOKEN_ID
     precedes = np.any(is_padding[:, :-1] & ~is_padding[:, 1:], axis=1)
-    for row in np.flatnonzero(precedes):
+    if np.any(precedes):
         raise ValueError(
             f"`{name}` must have padding, id {PAD_TOKEN_ID}, only after the "
             f"tokens of a row. Received: {name} with padding before a token in "
-            f"row {row}."
+            f"row {np.argmax(precedes)}."
         )
 
 

@@ -56,7 +56,7 @@ def check_row_lengths(name, rows, limit: int):
             )
 
 
-def check_line_lengths(lines, place, translator, encode=None):
+def check_line_lengths(lines, place, translator, encode=None, first=1):
     """Raises `ValueError` if a line is too long, which it names from 1.
 
     For a file, before any of it is translated: a translator that is called
@@ -68,10 +68,11 @@ def check_line_lengths(lines, place, translator, encode=None):
         translator: A `Translator` or `LiteRTTranslator`.
         encode: Function of strings to their token ids; by default the
             translator's, for sources.
+        first: Number of the first line.
     """
     encode, limit = encode or translator.encode, translator.longest_source
     rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
-    for number, ids in enumerate(rows, 1):
+    for number, ids in enumerate(rows, first):
         if len(ids) >= limit:
             raise ValueError(
                 f"The lines of {place} must not be longer than {limit} tokens. "

@@ -1,5 +1,6 @@
 """What is at a path, and whether something may be written there."""
 
+import contextlib
 import hashlib
 import os
 import re
@@ -80,6 +81,16 @@ def check_file_to_write(path, overwrite: bool = False):
     check_absent(path, overwrite)
     path = os.path.realpath(path)
     check_folder_to_write(os.path.dirname(path))
+    check_name(path)
+
+
+def check_name(path):
+    """Raises `OSError` if the file system takes no such name, as one too long.
+
+    To rename something to it would be the last step.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)
 
 
 def check_folder_to_write(path):
@@ -104,7 +115,7 @@ def check_file(path) -> str:
 
     A pipe counts as a file, though it can be read only once.
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     if os.path.isdir(path):
         raise FileNotFoundError(f"No such file: {path!r} is a folder.")
     if not os.path.exists(path):

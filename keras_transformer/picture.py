@@ -29,7 +29,7 @@ def check_picture(path) -> str:
         raise ImportError(
             not_installed("A picture", "matplotlib", "plot")
         ) from error
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     ending = os.path.splitext(path)[1].removeprefix(".").lower() or "png"
     formats = Figure().canvas.get_supported_filetypes()
     if ending not in formats:

@@ -52,14 +52,13 @@ def write_folder(path, weights, tokenizers, description, overwrite):
     check_folder_to_write(path)
     check_free(path, overwrite)
     version = secrets.token_hex(8)  # long enough to be unique
+    has_two = "target_tokenizer" in tokenizers
+    source, target = ("source", "target") if has_two else ("tokenizer",) * 2
     names = {
         "weights": f"model-{version}.safetensors",
-        "tokenizer": f"source-{version}.model",
-        "target_tokenizer": f"target-{version}.model",
+        "tokenizer": f"{source}-{version}.model",
+        "target_tokenizer": f"{target}-{version}.model",
     }
-    if "target_tokenizer" not in tokenizers:
-        names["tokenizer"] = f"tokenizer-{version}.model"
-        names["target_tokenizer"] = names["tokenizer"]
     contents = {
         names[role]: content
         for role, content in {"weights": weights, **tokenizers}.items()

@@ -17,6 +17,7 @@ from keras_transformer.atomic import remove_unfinished
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.paths import check_absent
+from keras_transformer.paths import check_file
 from keras_transformer.paths import check_file_to_write
 from keras_transformer.paths import check_replaceable
 
@@ -68,6 +69,31 @@ def test_a_pipe_is_written_to(tmp_path, as_function):
     assert read == [b"content"]
     assert stat.S_ISFIFO(os.stat(pipe).st_mode)
     assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path):
+    longest = tmp_path / ("ü" * 127 + "x")  # of 255 bytes
+    check_file_to_write(longest)
+    write_file(longest, b"content")
+    assert longest.read_bytes() == b"content"
+    longest.unlink()
+    for _ in range(2):  # made, and replaced
+        with new_folder(longest, bool):
+            pass
+    assert os.listdir(tmp_path) == [longest.name]
+    longer = tmp_path / f"{longest.name}x"
+    with pytest.raises(OSError, match="name too long"):
+        check_file_to_write(longer)
+    with pytest.raises(OSError, match="name too long"):
+        with new_folder(longer, bool):
+            raise AssertionError("it is filled")
+    assert os.listdir(tmp_path) == [longest.name]
+
+
+def test_paths_may_be_bytes(tmp_path):
+    write_file(os.fsencode(tmp_path / "file"), b"content")
+    assert check_file(os.fsencode(tmp_path / "file")) == f"{tmp_path}/file"
+    assert (tmp_path / "file").read_bytes() == b"content"
 
 
 def test_a_folder_in_a_file_is_refused_by_name(tmp_path):

@@ -697,6 +697,16 @@ def test_what_is_typed_is_translated_line_by_line(
     assert result.errors == errors
 
 
+def test_a_line_that_is_too_long_is_named_when_it_comes(trained):
+    lines = ["the cat", "the dog", "cat " * 5000]
+    stdin = "\n".join(lines).encode()
+    result = run("translate", trained.folder, "--line-by-line", stdin=stdin)
+    assert result.code == 2
+    assert result.output.splitlines() == trained.translator(lines[:2])
+    assert "standard input must not be longer than" in result.errors
+    assert "Received: line 3 with" in result.errors
+
+
 def test_what_is_read_is_not_replaced(trained, text):
     source, target = text
     before = [path.read_bytes() for path in text]

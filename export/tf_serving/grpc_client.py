@@ -83,4 +83,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(encoding="utf-8")  # as all input is
     main()

@@ -217,8 +217,6 @@ def given(**options):
 
 def refuse(options, needed, received):
     """Raises if any options are given: they need something else."""
-    for option in options:
-        raise ValueError(
-            f"`--{option.replace('_', '-')}` needs {needed}. Received: "
-            f"{received}."
-        )
+    if options:
+        option = next(iter(options)).replace("_", "-")
+        raise ValueError(f"`--{option}` needs {needed}. Received: {received}.")

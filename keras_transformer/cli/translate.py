@@ -128,8 +128,8 @@ def translate(
             "lines that are piped in",
             "sentences as arguments" if texts else "`--input`",
         )
-    is_typed = is_piped and (line_by_line or sys.stdin.isatty())
-    if is_typed and target_prefixes:
+    one_by_one = is_piped and (line_by_line or sys.stdin.isatty())
+    if one_by_one and target_prefixes:
         refuse(
             ["target_prefixes"],
             "all sentences at once",
@@ -148,12 +148,12 @@ def translate(
         dtype,
         search_options,
         workers,
-        is_much=not (texts or is_typed),
+        is_much=not (texts or one_by_one),
     )
 
     lines_at_once = LINES_AT_ONCE
-    if is_typed:
-        texts, lines_at_once = typed_lines(), 1
+    if one_by_one:
+        texts, lines_at_once = _checked(typed_lines(), translator), 1
     else:
         place = "the arguments" if texts else input or STANDARD_INPUT
         texts = texts or input_lines(input)
@@ -211,6 +211,15 @@ def _prefixes(path, translator, texts, max_length):
         describe=lambda index: f"{path}, line {index + 1},",
     )
     return prefixes
+
+
+def _checked(lines, translator):
+    """Yields lines as they come, of which none may be too long."""
+    from keras_transformer.lengths import check_line_lengths
+
+    for number, line in enumerate(lines, 1):
+        check_line_lengths([line], STANDARD_INPUT, translator, first=number)
+        yield line
 
 
 def _translated(translator, texts, prefixes, lines_at_once, options):

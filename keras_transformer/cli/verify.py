@@ -101,7 +101,8 @@ def verify(
                     report = compare(
                         translator, export, lines, *expected, tolerance
                     )
-                except ValueError as error:  # damaged
+                # Damaged, its engine is not installed, or its process died.
+                except (ImportError, RuntimeError, ValueError) as error:
                     errors.append(str(error))
                 else:
                     reports.append(report)

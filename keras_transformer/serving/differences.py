@@ -84,7 +84,7 @@ def _unequal(expected, found):
     if isinstance(expected, str):
         expected, found = [expected], [found]
     pairs = zip(expected, found, strict=True)
-    return [pair for pair in pairs if len({*pair}) > 1]
+    return [(one, other) for one, other in pairs if one != other]
 
 
 def score_gap(tokenizer, expected, found, expected_scores, scores):
@@ -128,7 +128,10 @@ def _scored(translator, sources, texts):
     is_scored = [len(row) <= longest for row in rows]
     _, scores = translator.score(
         sources,
-        [text * known for text, known in zip(texts, is_scored, strict=True)],
+        [
+            text if known else ""
+            for text, known in zip(texts, is_scored, strict=True)
+        ],
     )
     return [
         (row, of_tokens if known else np.full(len(row), -np.inf))

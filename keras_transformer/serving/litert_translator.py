@@ -80,10 +80,11 @@ class LiteRTTranslator:
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
         check_positive(num_threads=num_threads, num_workers=num_workers)
         path = check_litert_file(path)
-        interpreters = [
-            _interpreter(path, num_threads) for _ in range(num_workers)
-        ]
-        signatures = interpreters[0].get_signature_list()
+        with _named_if_damaged(path):
+            interpreters = [
+                _interpreter(path, num_threads) for _ in range(num_workers)
+            ]
+            signatures = interpreters[0].get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
             outputs = signatures["tokenizers"]["outputs"]
@@ -100,7 +101,11 @@ class LiteRTTranslator:
         self._idle = queue.SimpleQueue()
         for interpreter in interpreters:
             self._idle.put(interpreter)
-        models = self._run("tokenizers", start=np.zeros(1, "int32"))
+        with _named_if_damaged(path):
+            models = self._run("tokenizers", start=np.zeros(1, "int32"))
+            self.facts = Facts.of(models)
+            runner = interpreters[0].get_signature_runner("translate_ids")
+            details = runner.get_input_details()["source_ids"]
         try:
             self.source, self.target = (
                 sentencepiece.SentencePieceProcessor(
@@ -110,10 +115,7 @@ class LiteRTTranslator:
             )
         except RuntimeError as error:
             raise damaged(path, "its tokenizer cannot be read") from error
-        self.facts = Facts.of(models)
         self.longest_source = self.facts.longest_source
-        runner = interpreters[0].get_signature_runner("translate_ids")
-        details = runner.get_input_details()["source_ids"]
         self._is_fixed = -1 not in details["shape_signature"]
         self._spelled = spellings(self.target) if self.facts.is_fast else None
 
@@ -215,7 +217,13 @@ def _interpreter(path, num_threads):
         raise ImportError(
             not_installed("`LiteRTTranslator`", error.name, "litert")
         ) from error
+    return interpreter.Interpreter(path, num_threads=num_threads)
+
+
+@contextlib.contextmanager
+def _named_if_damaged(path):
+    """Names the file in errors of LiteRT, which do not."""
     try:
-        return interpreter.Interpreter(path, num_threads=num_threads)
-    except (RuntimeError, ValueError) as error:
+        yield
+    except (KeyError, RuntimeError, ValueError) as error:
         raise damaged(path, error) from error

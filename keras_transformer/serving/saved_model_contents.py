@@ -30,7 +30,14 @@ def read(path) -> tuple[list[str], bytes | None]:
         ValueError: As `read_graph`.
     """
     path = os.fspath(path)
-    foreign = foreign_operations(read_graph(path))
+    graph = read_graph(path)
+    try:
+        foreign = foreign_operations(graph)
+    except KeyError as error:
+        raise ValueError(
+            f"The SavedModel is damaged. Received: {path!r}, whose graph names "
+            f"{error}, which it lacks."
+        ) from error
     try:
         with open(os.path.join(path, FILE), "rb") as file:
             return foreign, file.read()

@@ -78,7 +78,8 @@ class ExportReport:
         """Why the export is not the same model: none if it is."""
         reasons = {
             "lines": self.beyond_tolerance,
-            "scores": self.score_gap > self.tolerance,
+            # Not `>`, which would be false of what is not a number.
+            "scores": not self.score_gap <= self.tolerance,
             "operations": self.foreign_operations,
         }
         return (
@@ -214,7 +215,7 @@ def compare(
         **measured,
         lines=len(lines),
         identical=len(lines) - len(differences),
-        beyond_tolerance=sum(x.severity > tolerance for x in differences),
+        beyond_tolerance=sum(not x.severity <= tolerance for x in differences),
         tolerance=tolerance,
         score_gap=score_gap(
             translator.target_tokenizer,

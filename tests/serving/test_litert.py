@@ -667,6 +667,10 @@ def test_files_that_cannot_be_run_are_named(exported, tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="LiteRT model is damaged"):
         kt.LiteRTTranslator(path)
+    start = whole.rindex(b"translate_ids")  # the name of the signature
+    path.write_bytes(whole[:start] + b"\xbf" + whole[start + 1 :])
+    with pytest.raises(ValueError, match="LiteRT model is damaged.*x.tflite"):
+        kt.LiteRTTranslator(path)
 
 
 def test_damaged_vocabulary_is_named(exported, tmp_path):
@@ -743,6 +747,7 @@ def test_files_of_fixed_shapes_are_verified(exported):
     assert report.identical == len(TEXTS) - 1
 
 
+@pytest.mark.slow
 def test_operations_of_other_classes_are_told_as_theirs(
     exported, tmp_path, run_program
 ):

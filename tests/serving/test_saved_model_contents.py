@@ -4,10 +4,12 @@ import json
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import keras_transformer as kt
 from keras_transformer.serving.saved_model_contents import foreign_operations
 from keras_transformer.serving.saved_model_contents import portable_operations
+from keras_transformer.serving.saved_model_contents import read
 from keras_transformer.serving.saved_model_contents import read_graph
 from keras_transformer.serving.saved_model_contents import xla_operations
 
@@ -96,6 +98,11 @@ def test_what_is_no_export_is_named(small, tmp_path):
         (tmp_path / "saved_model.pb").write_bytes(damaged)
         with pytest.raises(ValueError, match="SavedModel is damaged.*bytes"):
             read_graph(tmp_path)
+    saved_model = saved_model_pb2.SavedModel.FromString(content)
+    saved_model.meta_graphs[0].saver_def.restore_op_name = "nothing"
+    (tmp_path / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    with pytest.raises(ValueError, match="SavedModel is damaged.*'nothing', w"):
+        read(tmp_path)
     tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
     message = "one that `export_saved_model` has written.*serving_default"
     with pytest.raises(ValueError, match=message):

@@ -170,6 +170,7 @@ def test_export_of_another_translator_is_named(small, monkeypatch):
     assert found == ("target vocabulary",)
 
 
+@pytest.mark.slow
 def test_rounded_weights_are_not_told_from_others(small):
     note = export_note.note_of(small.translator)
     for dtype in ("mixed_bfloat16", "bfloat16"):
@@ -286,6 +287,9 @@ def test_other_scores_are_a_fault(small, monkeypatch):
     report = kt.verify_export(translator, small.saved_model, LINES)
     assert report.passed
     assert report.score_gap == 0
+    pretend(monkeypatch, found, np.nan * scores)
+    report = kt.verify_export(translator, small.saved_model, LINES)
+    assert report.reasons == ("scores",)
     pretend(monkeypatch, found, 2 * scores)
     report = kt.verify_export(translator, small.saved_model, LINES)
     assert (report.identical, report.beyond_tolerance) == (5, 0)
@@ -520,6 +524,27 @@ def test_error_of_one_export_does_not_lose_what_another_showed(
     assert "must be a LiteRT model" in line and "hold a SavedModel" in line
     (first,) = json.loads(report.read_text())
     assert first["passed"]
+
+
+@pytest.mark.parametrize("kind", [ImportError, RuntimeError])
+def test_an_export_that_cannot_run_does_not_keep_others_from_it(
+    small, monkeypatch, kind
+):
+    pretend(monkeypatch, small.translator(LINES))
+    measured, exports = verify._measured, []
+
+    def first_fails(export, lines):
+        exports.append(export)
+        if len(exports) == 1:
+            raise kind("It has ended.")
+        return measured(export, lines)
+
+    monkeypatch.setattr(verify, "_measured", first_fails)
+    command = ("verify", small.folder, small.saved_model, small.saved_model)
+    result = run(*command, stdin="\n".join(LINES).encode())
+    assert (result.code, len(exports)) == (2, 2)
+    assert "5 of 5" in result.output
+    assert result.errors.endswith("It has ended.\n")
 
 
 def test_report_is_written_where_the_table_cannot_be(
