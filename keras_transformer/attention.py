@@ -136,8 +136,8 @@ class MultiHeadAttention(Layer):
             if hidden_dim % num_heads:
                 raise ValueError(
                     "`hidden_dim` must be a multiple of `num_heads`. Received: "
-                    f"hidden_dim={hidden_dim}, num_heads={num_heads}. Pass "
-                    "`key_dim` for heads of another size."
+                    f"hidden_dim={hidden_dim}, num_heads={num_heads}. In "
+                    "Python, pass `key_dim` for heads of another size."
                 )
             key_dim = hidden_dim // num_heads
         value_dim = key_dim if value_dim is None else value_dim

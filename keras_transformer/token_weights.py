@@ -2,6 +2,7 @@
 
 from keras import ops
 
+from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_sizes
 from keras_transformer.checks import known_shape
 from keras_transformer.masking import padding_mask
@@ -20,9 +21,11 @@ def spread_over_tokens(sample_weight, labels):
 
     Raises:
         ValueError: If their shape is neither `(B,)` nor `(B, T)`; a size may
-            be 1.
+            be 1. If labels are not `(B, T)`.
     """
     labels = ops.convert_to_tensor(labels)
+    if known_shape(labels.shape) is not None:
+        check_axes("y_true", labels, (2,), "(B, T)")
     weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
     check_sizes("sample_weight", weights.shape, labels.shape)
     shape = known_shape(weights.shape)

@@ -6,8 +6,9 @@ A search does not depend on a model. It is called with `step`, a function
 
 of `token_ids` `(B, W)` int32, the tokens that the `W` hypotheses of each
 sentence chose last, their `position` (scalar int32, from 0) and a `cache` of
-any structure, to float32 `logits` `(B, W, V)` of the tokens that follow, or,
-for a search that `chooses_largest`, to `ScreenedLogits`.
+any structure, to `logits` `(B, W, V)` of the tokens that follow, or, for a
+search that `chooses_largest`, to `ScreenedLogits`. It computes in float32,
+whatever the dtype of the logits.
 
 `ancestry` `(B, W, T)` int32 says in which of the `W` slots a hypothesis was
 at each position so far, so that a step finds what it has kept for it. It may

@@ -147,7 +147,7 @@ class BeamSearch(Search):
             ancestry=ops.zeros(shape, dtype="int32")
             + ops.expand_dims(slots, 1),
             done=ops.less_equal(problem.max_lengths, 0),
-            num_finished=ops.zeros_like(problem.max_lengths),
+            num_finished=ops.zeros_like(problem.max_lengths, dtype="int32"),
             finished=self._nothing_finished(problem),
         )
 

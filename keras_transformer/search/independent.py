@@ -109,6 +109,7 @@ class IndependentSearch(Search):
             value, token_ids = best_tokens(logits, constrain, 1, scored)
             value, token_ids = value[:, :, 0], token_ids[:, :, 0]
             return token_ids, value, value
+        logits = ops.cast(logits, "float32")
         allowed = constrain(logits)
         token_ids = self.choose(allowed, position, problem)
         gained = None

@@ -64,6 +64,7 @@ def best_tokens(logits, constrain, k, scored=True):
         tokens.
     """
     if not isinstance(logits, ScreenedLogits):
+        logits = ops.cast(logits, "float32")
         values, token_ids = top_k(constrain(logits), k)
         return values - log_normalizer(logits) if scored else values, token_ids
     is_certain, *screened = _screened(logits, constrain, k, scored)

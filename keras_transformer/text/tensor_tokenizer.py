@@ -41,7 +41,12 @@ class TensorTokenizer(tf.Module):
         return self.operations.tokenize(texts)
 
     def decode(self, ids):
-        """Strings `(B,)` of ids `(B, T)`, each up to its end token."""
+        """Strings `(B,)` of ids `(B, T)`, each up to its end token.
+
+        The ids may be ragged.
+        """
+        if isinstance(ids, tf.RaggedTensor):
+            ids = ids.to_tensor(PAD_TOKEN_ID)
         ids = tf.convert_to_tensor(ids, tf.int32)
         is_end = tf.cast(tf.equal(ids, END_TOKEN_ID), tf.int32)
         is_content = tf.equal(tf.cumsum(is_end, axis=1), 0)

@@ -271,7 +271,7 @@ class Tokenizer:
         """`decode` as TensorFlow operations, which do not check the ids.
 
         Args:
-            ids: Int32 tensor of shape `(B, T)`.
+            ids: Int32 tensor of shape `(B, T)`, padded or ragged.
 
         Returns:
             String tensor of shape `(B,)`.

@@ -93,7 +93,7 @@ def test_sizes_of_heads_must_be_positive(layer, name):
 def test_heads_must_divide_the_width(layer):
     message = (
         "`hidden_dim` must be a multiple of `num_heads`. Received: "
-        "hidden_dim=34, num_heads=3. Pass `key_dim` for heads of another size."
+        "hidden_dim=34, num_heads=3. In Python, pass `key_dim` for heads of "
     )
     with raises(ValueError, message):
         layer(**{**LAYERS[layer], "hidden_dim": 34})
@@ -429,6 +429,9 @@ def test_labels_and_weights_must_fit_the_logits(shape):
         ValueError, f"`y_true` must have shape {(B, T)}. Received: y_t"
     ):
         loss(np.full(shape, 6, "int32"), logits)
+    with raises(ValueError, "`y_true` must have shape (B, T). Received: y_t"):
+        one_hot = np.ones((B, T, V))
+        loss(one_hot, logits, sample_weight=np.ones((B, T)))
     message = f"`sample_weight` must have shape {(B, T)}. Received: sample_wei"
     with raises(ValueError, message):
         loss(LABELS, logits, sample_weight=np.ones(shape))

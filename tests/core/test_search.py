@@ -324,6 +324,31 @@ def test_patience_waits_for_all_hypotheses():
     assert np.isfinite(scores).all()
 
 
+@pytest.mark.parametrize(
+    "search",
+    [kt.GreedySearch(), kt.BeamSearch(2), kt.Sampling(seed=1)],
+    ids=lambda search: type(search).__name__,
+)
+def test_ids_and_logits_may_be_of_other_dtypes(search):
+    step = table_step(np.round(table_of(3, seed=4)))  # exact in bfloat16
+
+    def other_step(*arguments):
+        logits, cache = step(*arguments)
+        return ops.cast(logits, "bfloat16"), cache
+
+    problem = Problem(
+        start_ids=np.array([1, 4]),
+        max_lengths=np.array([3, 2]),
+        capacity=3,
+        end_token_id=END,
+        forbidden_token_ids=FORBIDDEN,
+    )
+    found = [ops.convert_to_numpy(x) for x in search(other_step, (), problem)]
+    expected = run(search, step, [1, 4], [3, 2])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_ancestry_names_the_slot_at_each_position():
     """A step that reads what it kept gives each hypothesis its own past."""
     width, length = 3, 5

@@ -218,12 +218,14 @@ def test_same_ids_inside_a_function_of_unknown_batch_size(trained):
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def there_and_back(texts):
         ids = trained.encode_tensor(texts)
-        return ids, trained.decode_tensor(ids.to_tensor())
+        padded = trained.decode_tensor(ids.to_tensor())
+        return ids, padded, trained.decode_tensor(ids)
 
     for batch in ([], texts[:1], texts):
-        ids, decoded = there_and_back(tf.constant(batch, tf.string))
+        ids, *decoded = there_and_back(tf.constant(batch, tf.string))
         assert ids.to_list() == trained.encode(batch)
-        assert [text.decode() for text in decoded.numpy()] == batch
+        for texts in decoded:
+            assert [text.decode() for text in texts.numpy()] == batch
 
 
 def test_special_pieces_in_text_are_plain_text(trained):
