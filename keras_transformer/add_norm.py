@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.checks import check_same_sizes
 from keras_transformer.dropout import Dropout
 from keras_transformer.layer import Layer
 from keras_transformer.layer_norm import LayerNormalization
@@ -36,6 +37,9 @@ class AddNorm(Layer):
 
     Returns:
         Float tensor of shape `(B, T, D)`.
+
+    Raises:
+        ValueError: If the shapes differ.
     """
 
     def __init__(self, dropout: float, normalize_first: bool, **kwargs):
@@ -59,6 +63,7 @@ class AddNorm(Layer):
         return self.norm(inputs) if self.normalize_first else inputs
 
     def call(self, inputs, sublayer_output, training=None):
+        check_same_sizes("sublayer_output", sublayer_output.shape, inputs.shape)
         y = self.sublayer_dropout(sublayer_output, training=training)
         # A `DTypePolicyMap` may give the parts other dtypes.
         x = ops.cast(inputs, self.compute_dtype)

@@ -20,7 +20,7 @@ from keras_transformer.tensorflow_only.products import small_product
 from keras_transformer.tensorflow_only.products import small_softmax
 
 # Added to the score of a key that may not be attended to. Finite, so that a row
-# with nothing to attend to becomes an average instead of NaN; far below any
+# with nothing to attend to becomes some average instead of NaN; far below any
 # score, so that its weight is exactly 0 in float32 elsewhere.
 MASKED_SCORE = -1e9
 
@@ -69,7 +69,7 @@ class MultiHeadAttention(Layer):
     `head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)`
 
     All masks given are combined. A query with nothing to attend to gets
-    the average of the values: finite, but meaningless. The Keras mask of
+    some average of the values: finite, but meaningless. The Keras mask of
     `query` passes through to the output.
 
     For decoding token by token, `keys_and_values` computes what can be kept,

@@ -265,7 +265,8 @@ class Decode:
             ops.convert_to_tensor(most_done, dtype="int32"),
         )
         going = ops.logical_not(self.search.done(decoding.state))
-        going = ops.cast(going, "int32")
+        has_room = ops.less(position, self._capacity(decoding))
+        going = ops.cast(ops.logical_and(going, has_room), "int32")
         _, order = largest(going, count)  # those that go on first
         kept = _count_for(ops.sum(going), count, is_compiled)
         leaving = order[kept:]

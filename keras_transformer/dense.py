@@ -17,7 +17,8 @@ class Dense(keras.layers.Dense):
 
     Args:
         units: Size `F` of the output.
-        **kwargs: As for `keras.layers.Dense`.
+        **kwargs: As for `keras.layers.Dense`; `activation` is of rows, each
+            position by itself.
 
     Call arguments:
         inputs: Float tensor `(B, T, D)` or `(B, D)`.

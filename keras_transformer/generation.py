@@ -7,7 +7,7 @@ results are cut back.
 import bisect
 import copy
 import functools
-import sys
+import numbers
 
 import keras
 import numpy as np
@@ -281,11 +281,9 @@ def _decoded(decode, inputs, jit_compile):
     model, options = decode.model, {**vars(decode.search)}
     if "seed" in inputs:  # one function for all seeds
         options.pop("seed", None)
-    with np.printoptions(threshold=sys.maxsize, floatmode="unique"):
-        written = repr(options)  # arrays whole and exact
     key = (
         type(decode.search),
-        written,
+        _key_of(options),
         decode.capacity,
         decode.needs_scores,
     )
@@ -308,6 +306,32 @@ def _decoded(decode, inputs, jit_compile):
         inputs,
         False,
     )
+
+
+def _key_of(value):
+    """Tells options of searches apart: data by value, objects by identity."""
+    if isinstance(value, dict):
+        return dict, *((name, _key_of(x)) for name, x in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value), *map(_key_of, value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.dtype.str, value.shape, value.tobytes()
+    if value is None or isinstance(value, (str, bytes, numbers.Number)):
+        return repr(value)
+    return _Identity(value), repr(value)
+
+
+class _Identity:
+    """Equal to those of the same object, which it keeps alive."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self):
+        return id(self.value)
 
 
 def _attention(model, source_ids, target_ids, layer, jit_compile):

@@ -27,6 +27,13 @@ class LayerNormalization(keras.layers.LayerNormalization):
         A tensor like `inputs`, computed in float32 or float64.
     """
 
+    def build(self, inputs_shape):
+        super().build(inputs_shape)
+        if self.axis in (-1, [-1]):
+            self.input_spec = keras.layers.InputSpec(
+                axes={-1: inputs_shape[-1]}
+            )
+
     def call(self, inputs, training=False):
         # Keras would keep integers, and round its results to them.
         inputs = ops.cast(inputs, self.compute_dtype)

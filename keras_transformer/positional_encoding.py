@@ -160,6 +160,9 @@ class LearnedPositionalEncoding(Layer):
             autocast=False,  # added in float32, whatever is computed in
             name="position_embeddings",
         )
+        self.input_spec = keras.layers.InputSpec(
+            ndim=3, axes={-1: self.hidden_dim}
+        )
         super().build(inputs_shape)
 
     def call(self, inputs, start_position=0):

@@ -14,6 +14,7 @@ from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.screening import best_tokens
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
+from keras_transformer.search.search import plain
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import largest
 from keras_transformer.slices import numbered
@@ -106,11 +107,11 @@ class BeamSearch(Search):
                 "`num_hypotheses` must be at most `width`. Received: "
                 f"num_hypotheses={num_hypotheses}, width={width}."
             )
-        self.width = width
-        self.length_penalty = length_penalty
-        self.patience = patience
+        self.width = plain(width)
+        self.length_penalty = plain(length_penalty)
+        self.patience = plain(patience)
         self.length_penalty_form = length_penalty_form
-        self.num_hypotheses = num_hypotheses
+        self.num_hypotheses = plain(num_hypotheses)
 
     @property
     def num_slots(self) -> int:

@@ -15,6 +15,7 @@ from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import pick
+from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 
@@ -112,6 +113,11 @@ class IndependentSearch(Search):
         logits = ops.cast(logits, "float32")
         allowed = constrain(logits)
         token_ids = self.choose(allowed, position, problem)
+        if problem.prefix_ids is not None:  # whatever it chooses
+            forced = take(problem.prefix_ids, position, axis=1)  # (B,)
+            forced = ops.expand_dims(ops.cast(forced, "int32"), 1)
+            is_free = ops.equal(forced, PAD_TOKEN_ID)
+            token_ids = ops.where(is_free, token_ids, forced)
         gained = None
         if problem.needs_scores:
             gained = log_probabilities(logits, token_ids)

@@ -18,9 +18,9 @@ def log_normalizer(logits):
     softmax, which every engine computes in one pass: the largest probability
     is at least `1 / V`, so its logarithm is safe.
     """
-    largest = ops.max(logits, axis=-1, keepdims=True)
+    highest = ops.max(logits, axis=-1, keepdims=True)
     shares = ops.softmax(logits, axis=-1)
-    return largest - ops.log(ops.max(shares, axis=-1, keepdims=True))
+    return highest - ops.log(ops.max(shares, axis=-1, keepdims=True))
 
 
 def log_probabilities(logits, token_ids):

@@ -12,6 +12,7 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.logits import top_k
+from keras_transformer.search.search import plain
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take_rows
 
@@ -81,11 +82,11 @@ class Sampling(IndependentSearch):
                 "`temperature` must be a float32 that is not 0. Received: "
                 f"temperature={temperature}. For 0, use `GreedySearch`."
             )
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
-        self.seed = seed
-        self.num_hypotheses = num_hypotheses
+        self.temperature = plain(temperature)
+        self.top_k = plain(top_k)
+        self.top_p = plain(top_p)
+        self.seed = plain(seed)
+        self.num_hypotheses = plain(num_hypotheses)
 
     def get_config(self):
         """Returns the arguments."""
@@ -127,8 +128,8 @@ class Sampling(IndependentSearch):
         if is_sorted:
             size = size if self.top_k is None else min(self.top_k, size)
             logits, token_ids = top_k(logits, size)
-        largest = ops.max(logits, axis=-1, keepdims=True)
-        mass = ops.exp((logits - largest) / self.temperature)
+        highest = ops.max(logits, axis=-1, keepdims=True)
+        mass = ops.exp((logits - highest) / self.temperature)
         mass = ops.where(ops.greater(logits, IMPOSSIBLE / 2), mass, 0.0)
         mass = mass / ops.sum(mass, axis=-1, keepdims=True)
         if self.top_p < 1:

@@ -73,6 +73,8 @@ def best_tokens(logits, constrain, k, scored=True):
         found = best_tokens(logits.of_all(), constrain, k, scored)
         return (ops.convert_to_tensor(True), *found)
 
+    # An `if`, as a loop of one turn or none: LiteRT would hand the weights to a
+    # branch at each step.
     _, *found = repeat_while(
         lambda is_certain, *_: ops.logical_not(is_certain),
         exact,

@@ -50,7 +50,10 @@ class Search(abc.ABC):
     of `GreedySearch` with another `choose`, which is called for each token.
     `keras_transformer.search` describes what a search takes and returns: the
     function `step`, `Problem` and `Hypotheses`. LiteRT does not support some
-    operations, such as `ops.argmax`; use `ops.top_k`.
+    operations, such as `ops.argmax`; use `ops.top_k`. `generate` compiles a
+    search for the attributes that it has: numbers, strings and arrays by their
+    values, other objects by identity, and on JAX layers with the weights that
+    they have by then.
 
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the
@@ -95,8 +98,8 @@ class Search(abc.ABC):
     ):
         check_positive_number(repetition_penalty=repetition_penalty)
         check_not_negative(no_repeat_ngram_size=no_repeat_ngram_size)
-        self.repetition_penalty = repetition_penalty
-        self.no_repeat_ngram_size = no_repeat_ngram_size
+        self.repetition_penalty = plain(repetition_penalty)
+        self.no_repeat_ngram_size = plain(no_repeat_ngram_size)
         self.forbidden_token_ids = check_token_ids(
             "forbidden_token_ids", forbidden_token_ids
         )
@@ -308,6 +311,11 @@ def repeat_while(condition, body, state):
         return keras.tree.map_structure(_sized_like, state, body(*state))
 
     return ops.while_loop(condition, same_sizes, state)
+
+
+def plain(number):
+    """A number of NumPy's as one of Python's, which JSON takes."""
+    return number.item() if isinstance(number, np.generic) else number
 
 
 def write_column(x, position, column):

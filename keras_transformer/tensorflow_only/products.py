@@ -23,7 +23,7 @@ def small_product(x, y, transpose_y=False):
     """
     if is_litert_graph() and x.shape[2] == 1:
         return _vector_product(x, y, transpose_y)
-    if not _is_small_float(x):
+    if not _is_small_float(x) or x.dtype != y.dtype:
         y = keras.ops.transpose(y, (0, 1, 3, 2)) if transpose_y else y
         return keras.ops.matmul(x, y)
     import tensorflow as tf

@@ -687,6 +687,43 @@ def test_search_of_a_user_may_hold_a_long_array(copying_model):
         assert target_ids.tolist() == [[token_id, token_id]]
 
 
+def test_layers_of_one_name_make_different_searches(copying_model):
+    class Fused(kt.GreedySearch):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def choose(self, logits, position, problem):
+            logits = logits + self.layer(ops.zeros_like(logits))
+            return super().choose(logits, position, problem)
+
+    def prefers(token_id):
+        layer = keras.layers.Dense(copying_model.vocabulary_size, name="same")
+        layer.build((None, copying_model.vocabulary_size))
+        layer.bias.assign(99.0 * np.eye(layer.units)[token_id])
+        return layer
+
+    model = kt.Transformer.from_config(copying_model.get_config())
+    searches = {token_id: Fused(prefers(token_id)) for token_id in (6, 7)}
+    for token_id, search in [*searches.items()] * 2:
+        target_ids, _ = model.generate(
+            np.array([[4, 5, 3]]), search, max_length=2
+        )
+        assert target_ids.tolist() == [[token_id, token_id]]
+    assert len(model._functions.compiled) == len(searches)
+
+
+def test_a_search_ends_with_its_longest_targets(copying_model):
+    class NeverDone(kt.GreedySearch):
+        def done(self, state):
+            return ops.zeros_like(super().done(state))
+
+    found = copying_model.generate(SOURCE_IDS, NeverDone(), max_length=5)
+    expected = copying_model.generate(SOURCE_IDS, max_length=5)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
 def test_searches_used_last_are_kept(copying_model, monkeypatch):
     monkeypatch.setattr(compiled_module, "MOST_KEPT", 2)
     model = kt.Transformer.from_config(copying_model.get_config())

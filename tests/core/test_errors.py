@@ -8,6 +8,8 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.add_norm import AddNorm
+from keras_transformer.layer_norm import LayerNormalization
 from keras_transformer.paths import check_file
 
 from .compiled import of_any_size
@@ -144,6 +146,17 @@ def test_inputs_must_have_the_width_of_the_layer(layer, inputs):
     message = r"`inputs` must be `hidden_dim` wide. Received: inputs.shape=\("
     with pytest.raises(ValueError, match=message + ".* 7.*, hidden_dim=33"):
         layer(**LAYERS[layer])(*inputs)
+
+
+def test_one_unit_does_not_become_the_width_of_a_built_layer():
+    positions = kt.LearnedPositionalEncoding(max_length=S, hidden_dim=D)
+    for layer in (positions, LayerNormalization()):
+        layer(zeros(B, S, D))
+        with raises(ValueError, "expected axis -1 of input shape to have valu"):
+            layer(zeros(B, S, 1))
+    message = f"`sublayer_output` must have shape {(B, S, D)}. Received: sub"
+    with raises(ValueError, message):
+        AddNorm(0.0, True)(zeros(B, S, D), zeros(B, S, 1))
 
 
 def test_vectors_must_have_the_width_of_the_embedding():

@@ -3,6 +3,7 @@
 import fractions
 import functools
 import itertools
+import json
 
 import keras
 import numpy as np
@@ -347,6 +348,37 @@ def test_ids_and_logits_may_be_of_other_dtypes(search):
     expected = run(search, step, [1, 4], [3, 2])
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_prefix_is_kept_whatever_is_chosen():
+    class SecondBest(kt.GreedySearch):
+        def choose(self, logits, position, problem):
+            return top_k(logits, 2)[1][:, :, 1]
+
+    prefix_ids = ops.array([[5, 4, 0], [1, 0, 0]], "int32")
+    target_ids, *_ = run(
+        SecondBest(),
+        table_step(table_of(3, seed=4)),
+        [1, 4],
+        [3, 3],
+        prefix_ids=prefix_ids,
+    )
+    assert target_ids[0, 0, :2].tolist() == [5, 4]
+    assert target_ids[1, 0, 0] == 1
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        kt.BeamSearch(np.int64(3), np.float32(0.5), np.int32(2), np.int64(1)),
+        kt.Sampling(np.float32(0.5), np.int64(3), seed=np.int64(7)),
+        kt.GreedySearch(np.float32(1.5), np.int64(2), np.array([1])),
+    ],
+    ids=lambda search: type(search).__name__,
+)
+def test_numbers_of_numpy_can_be_written(search):
+    config = search.get_config()
+    assert json.loads(json.dumps(config)) == config
 
 
 def test_ancestry_names_the_slot_at_each_position():

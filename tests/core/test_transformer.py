@@ -401,6 +401,7 @@ def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
     "part",
     [
         "decoder",
+        ".*query.*",
         pytest.param(".*/feed_forward/.*", marks=pytest.mark.slow),
         pytest.param(".*norm.*", marks=pytest.mark.slow),
     ],
