@@ -14,7 +14,7 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 def check_positive(**sizes: int):
     """Raises unless every named size is an integer of at least 1."""
     for name, size in sizes.items():
-        check_integer(**{name: size})
+        check_not_too_large(**{name: size})
         if size < 1:
             raise ValueError(
                 f"`{name}` must be at least 1. Received: {name}={size}."
@@ -24,10 +24,20 @@ def check_positive(**sizes: int):
 def check_not_negative(**sizes: int):
     """Raises unless every named size is an integer of at least 0."""
     for name, size in sizes.items():
-        check_integer(**{name: size})
+        check_not_too_large(**{name: size})
         if size < 0:
             raise ValueError(
                 f"`{name}` must not be negative. Received: {name}={size}."
+            )
+
+
+def check_not_too_large(**sizes: int):
+    """Raises unless every named size is an integer that backends hold."""
+    check_integer(**sizes)
+    for name, size in sizes.items():
+        if size >= 2**63:
+            raise ValueError(
+                f"`{name}` must be less than 2^63. Received: {name}={size}."
             )
 
 

@@ -1,5 +1,6 @@
 """Event files for TensorBoard, written without TensorBoard."""
 
+import errno
 import os
 
 import tensorflow as tf
@@ -20,7 +21,19 @@ class EventLog:
         self._writer = None
 
     def write(self, step: int, scalars=None, texts=None):
-        """Adds numbers and Markdown texts, by tag, at a step."""
+        """Adds numbers and Markdown texts, by tag, at a step.
+
+        Raises:
+            OSError: If the disk is full.
+        """
+        try:
+            self._write(step, scalars, texts)
+        except tf.errors.ResourceExhaustedError as error:
+            raise OSError(
+                errno.ENOSPC, os.strerror(errno.ENOSPC), self.folder
+            ) from error
+
+    def _write(self, step, scalars, texts):
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self.folder)
         with self._writer.as_default():

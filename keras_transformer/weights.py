@@ -83,8 +83,12 @@ def check_arrays(variables: dict, arrays: dict, subject: str):
         subject: What a message calls them.
     """
     for name, variable in variables.items():
-        shape = tuple(variable.shape)
-        found = arrays[name].shape if name in arrays else None
+        if name not in arrays:
+            raise ValueError(
+                f"{subject} must be those of the model. Received: none for "
+                f"{name}, which the model has."
+            )
+        shape, found = tuple(variable.shape), arrays[name].shape
         if found != shape:
             raise ValueError(
                 f"{subject} must be those of the model. Received: {name} of "

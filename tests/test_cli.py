@@ -375,9 +375,13 @@ def test_overwrite_starts_anew(trained, tmp_path):
             ("--tokenizer", "x.model", "--model-type", "bpe"),
             "`model_type` must be left out with .*",
         ),
+        (("--average-last", "9" * 20), "`average_last` must be less than .*"),
+        (("--warmup-steps", "9" * 400), "`warmup_steps` must be less than .*"),
     ],
 )
-def test_options_that_another_one_answers(text, tmp_path, options, message):
+def test_options_that_cannot_be_are_found_first(
+    text, tmp_path, options, message
+):
     result = run("train", *text, "-o", tmp_path / "run", *options)
     assert_is_one_line(result, message)
     assert not (tmp_path / "run").exists()

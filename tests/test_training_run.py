@@ -1306,6 +1306,32 @@ def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
     assert History(options, rows).saved == len(values) - 1
 
 
+def test_what_is_no_number_is_no_best_to_wait_for():
+    history = History(TrainingOptions("run", patience=2), [])
+    stop = callbacks.EarlyStopping(history, 2)
+    stop.set_model(types.SimpleNamespace(stop_training=False))
+    stop.on_train_begin()
+    stopped = []
+    for epoch, value in enumerate([math.nan, 5.0, 4.0, math.nan, 3.0, 3.0, 4]):
+        stop.on_epoch_end(epoch, {"val_loss": value})
+        stopped.append(stop.model.stop_training)
+    assert stop.best == 3
+    assert stopped == [False] * 6 + [True]
+
+
+def test_a_full_disk_is_an_error_of_the_system_in_the_event_log_too(
+    tmp_path, monkeypatch
+):
+    def fails(*arguments):
+        raise tf.errors.ResourceExhaustedError(None, None, "x; No space left")
+
+    log = EventLog(tmp_path / "log")
+    monkeypatch.setattr(tf.summary, "write", fails)
+    with pytest.raises(OSError, match="No space left on device") as raised:
+        log.write(1, {"loss": 1.0})
+    assert raised.value.errno == errno.ENOSPC
+
+
 @pytest.mark.parametrize("name", ["bleu", "patience", "keep_best"])
 def test_what_needs_validation_says_so(text, tmp_path, name):
     with pytest.raises(ValueError, match=f"`{name}` needs `validation`"):

@@ -1402,7 +1402,7 @@ def test_weights_that_are_not_there_are_named(saved):
     del weights["token_embedding/embeddings"]
     replace_file(path, safetensors.numpy.save(weights))
     message = (
-        r"token_embedding/embeddings of shape None, the model has \(32, 16\)"
+        r"Received: none for .*token_embedding/embeddings, which the model has"
     )
     with pytest.raises(ValueError, match=message):
         kt.Translator.load(saved)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.text.sentencepiece_model import generator_of
 
 # Batches assembled at a time, and batches that wait for `fit`: a batch takes
 # milliseconds, less than a training step.
@@ -71,23 +72,42 @@ class Corpus:
         passes = tf.data.Dataset.range(
             start // of_pass, -(-(start + count) // of_pass)
         )
-        batches = passes.flat_map(lambda number: self._pass(seed, number))
+
+        def generator(*seeds):
+            return np.random.default_rng(seeds)
+
+        batches = passes.flat_map(
+            lambda number: self._pass(generator, seed, number)
+        )
         return self._assembled(batches.skip(start % of_pass).take(count), count)
 
     def shuffled(self, seed: int | None = None) -> tf.data.Dataset:
-        """The batches, in a new order each time they are iterated."""
-        numbers = tf.data.Dataset.random(seed, rerandomize_each_iteration=True)
+        """The batches, in a new order each time they are iterated.
+
+        Args:
+            seed: The same seed gives the same orders; with `None`, only those
+                of `keras.utils` can.
+        """
+        generator = generator_of(seed)  # each pass goes on with it
         return self._assembled(
-            numbers.take(1).flat_map(self._pass), self.num_batches()
+            tf.data.Dataset.range(1).flat_map(
+                lambda _: self._pass(lambda: generator)
+            ),
+            self.num_batches(),
         )
 
-    def _pass(self, *seeds):
-        """The rows of each batch, which the seeds determine."""
+    def _pass(self, generator, *inputs):
+        """The rows of each batch, shuffled by a generator.
 
-        def grouped(*seeds):
-            return self._grouped(np.random.default_rng(seeds))
+        Args:
+            generator: Function of the inputs to a NumPy generator.
+            *inputs: Int64 tensors.
+        """
 
-        found = tf.numpy_function(grouped, seeds, [tf.int64] * 3)
+        def grouped(*inputs):
+            return self._grouped(generator(*inputs))
+
+        found = tf.numpy_function(grouped, inputs, [tf.int64] * 3)
         for x in found:
             x.set_shape([None])
         return _slices(*found)
@@ -178,7 +198,7 @@ class Corpus:
         if self.num_long:
             text += (
                 f", {self.num_long:,} dropped as longer than "
-                f"{self.max_length} tokens"
+                f"{self.max_length} tokens with the end token"
             )
         return text
 

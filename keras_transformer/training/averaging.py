@@ -47,7 +47,8 @@ class WeightAveraging(keras.callbacks.Callback):
             the memory of the host.
         decay: Weight of a sample relative to the next one, in `[0, 1)`.
         every: Optimizer updates between two samples. By default `last` takes
-            one at the end of each epoch, `decay` one after each update. With
+            one at the end of each epoch, `decay` one after each update. An
+            update that a loss scale skips counts too. With
             `compile(steps_per_execution=...)` there is at most one sample per
             execution, at its end.
 

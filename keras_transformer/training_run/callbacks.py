@@ -1,5 +1,7 @@
 """What happens between batches and at the end of epochs."""
 
+import math
+
 import keras
 
 from keras_transformer.atomic import write_file
@@ -142,6 +144,13 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
             mode="max" if options.more_is_better else "min",
         )
         self.history = history
+        self.worst = -math.inf if options.more_is_better else math.inf
+
+    def on_epoch_end(self, epoch, logs=None):
+        # Keras would compare all others with what is no number.
+        if math.isnan((logs or {}).get(self.monitor, 0.0)):
+            logs = {**logs, self.monitor: self.worst}
+        super().on_epoch_end(epoch, logs)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)

@@ -151,8 +151,8 @@ class RunFolder:
             if not is_same:
                 raise ValueError(
                     f"`{name}` must be what the training in {self.output} "
-                    f"began with, {old_settings.get(name)}. Received: {name}="
-                    f"{value}. {advice}"
+                    f"began with, {old_settings.get(name)!r}. Received: {name}="
+                    f"{value!r}. {advice}"
                 )
         for name, value in data.items():
             if old_data.get(name, value) != value:
@@ -220,7 +220,7 @@ class RunFolder:
     def epochs_logged(self) -> int:
         """The number of epochs in the training's log."""
         try:
-            with open(self.path(LOG), encoding="utf-8") as file:
+            with open(self.path(LOG), "rb") as file:
                 return len(file.readlines()) - 1  # without the header
         except FileNotFoundError:
             return 0

@@ -219,7 +219,10 @@ class TrainingOptions:
         of_learning(help="Tokens per batch on each side, padding included."),
     ] = 4096
     max_length: Annotated[
-        int, of_learning(help="Longest sentence to keep, in tokens.")
+        int,
+        of_learning(
+            help="Longest sentence to keep, in tokens with the end token."
+        ),
     ] = 256
     segmentations: Annotated[
         int,

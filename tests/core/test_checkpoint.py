@@ -144,7 +144,10 @@ def test_checkpoint_of_another_optimizer_is_refused():
     [
         # As many states of the same shapes, which mean something else.
         ({"use_ema": True}, "dense_kernel_gradient_accumulator, which|average"),
-        ({"use_ema": True, "amsgrad": True}, "of shape None, the model has"),
+        (
+            {"use_ema": True, "amsgrad": True},
+            "none for .*, which the model has",
+        ),
     ],
 )
 def test_states_of_another_kind_are_refused_before_any_is_assigned(
@@ -192,7 +195,10 @@ def test_a_model_must_be_built_and_compiled():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weights/dense/bias": None}, "dense/bias of shape None, the model"),
+        (
+            {"weights/dense/bias": None},
+            "none for dense/bias, which the",
+        ),
         ({"weights/other": X}, "Received: other, which the model does not"),
     ],
 )
