@@ -1,6 +1,5 @@
 """What every test stands on: quiet logs, seeds and full float32 precision."""
 
-import gc
 import json
 import os
 import pathlib
@@ -66,16 +65,6 @@ def pytest_collection_modifyitems(items):
     """Puts the longest test first: it would run alone in the end."""
     longest = "test_snippets_do_what_the_documents_say"
     items.sort(key=lambda item: item.name != longest)
-
-
-def pytest_collection_finish():
-    """Spares Python from looking for garbage in all that was imported.
-
-    It would, again and again, as tracing makes objects by the million.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")
