@@ -149,8 +149,11 @@ def alone(tmp_path_factory, text):
 
 
 @pytest.mark.slow
-def test_two_devices_come_to_the_same_as_one(text, tmp_path):
-    options = ["--accumulate", "2", "--clip-norm", "0.5", "--optimizer", "muon"]
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--accumulate", "2", "--clip-norm", "0.5", "--optimizer", "muon"]],
+)
+def test_two_devices_come_to_the_same_as_one(text, tmp_path, options):
     folders = tmp_path / "one", tmp_path / "two"
     devices = [], ["--distribute", "mirrored"]
     for process in [
