@@ -48,6 +48,8 @@ class DecoderLayer(Layer):
         normalize_first: Whether to normalise before each sublayer (pre-norm)
             rather than after it (post-norm).
         activation: Keras activation of the feed-forward layer.
+        attention_bias: Whether the projections of attention add a bias. The
+            paper has none; Marian and fairseq have.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
@@ -93,6 +95,7 @@ class DecoderLayer(Layer):
         feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
+        attention_bias: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -108,6 +111,7 @@ class DecoderLayer(Layer):
             "key_dim": key_dim,
             "value_dim": value_dim,
             "dropout": attention_dropout,
+            "use_bias": attention_bias,
             **common,
         }
         self.self_attention = MultiHeadAttention(
@@ -143,6 +147,7 @@ class DecoderLayer(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = self.feed_forward.activation
+        self.attention_bias = attention_bias
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
@@ -273,6 +278,7 @@ class DecoderLayer(Layer):
             "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
+            "attention_bias": self.attention_bias,
         }
 
 
@@ -304,6 +310,8 @@ class Decoder(Layer):
         normalize_first: Whether to normalise before each sublayer (pre-norm)
             rather than after it (post-norm).
         activation: Keras activation of the feed-forward layers.
+        attention_bias: Whether the projections of attention add a bias. The
+            paper has none; Marian and fairseq have.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
@@ -350,6 +358,7 @@ class Decoder(Layer):
         feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
+        attention_bias: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -365,6 +374,7 @@ class Decoder(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = keras.activations.get(activation)
+        self.attention_bias = attention_bias
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
@@ -379,6 +389,7 @@ class Decoder(Layer):
                 feed_forward_dropout=feed_forward_dropout,
                 normalize_first=normalize_first,
                 activation=activation,
+                attention_bias=attention_bias,
                 name=f"layer_{index}",
                 dtype=self.dtype_policy,
             )
@@ -529,6 +540,7 @@ class Decoder(Layer):
             "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
+            "attention_bias": self.attention_bias,
         }
 
 

@@ -39,6 +39,8 @@ class EncoderLayer(Layer):
         normalize_first: Whether to normalise before each sublayer (pre-norm)
             rather than after it (post-norm).
         activation: Keras activation of the feed-forward layer.
+        attention_bias: Whether the projections of attention add a bias. The
+            paper has none; Marian and fairseq have.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
@@ -80,6 +82,7 @@ class EncoderLayer(Layer):
         feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
+        attention_bias: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -95,6 +98,7 @@ class EncoderLayer(Layer):
             key_dim=key_dim,
             value_dim=value_dim,
             dropout=attention_dropout,
+            use_bias=attention_bias,
             name="self_attention",
             **common,
         )
@@ -122,6 +126,7 @@ class EncoderLayer(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = self.feed_forward.activation
+        self.attention_bias = attention_bias
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
@@ -172,6 +177,7 @@ class EncoderLayer(Layer):
             "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
+            "attention_bias": self.attention_bias,
         }
 
 
@@ -200,6 +206,8 @@ class Encoder(Layer):
         normalize_first: Whether to normalise before each sublayer (pre-norm)
             rather than after it (post-norm).
         activation: Keras activation of the feed-forward layers.
+        attention_bias: Whether the projections of attention add a bias. The
+            paper has none; Marian and fairseq have.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
@@ -241,6 +249,7 @@ class Encoder(Layer):
         feed_forward_dropout: float = 0.0,
         normalize_first: bool = False,
         activation="relu",
+        attention_bias: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -256,6 +265,7 @@ class Encoder(Layer):
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
         self.activation = keras.activations.get(activation)
+        self.attention_bias = attention_bias
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
@@ -270,6 +280,7 @@ class Encoder(Layer):
                 feed_forward_dropout=feed_forward_dropout,
                 normalize_first=normalize_first,
                 activation=activation,
+                attention_bias=attention_bias,
                 name=f"layer_{index}",
                 dtype=self.dtype_policy,
             )
@@ -317,4 +328,5 @@ class Encoder(Layer):
             "feed_forward_dropout": self.feed_forward_dropout,
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
+            "attention_bias": self.attention_bias,
         }

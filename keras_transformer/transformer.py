@@ -119,6 +119,9 @@ class Transformer(Freezable, keras.Model):
         num_decoder_layers: Number of decoder layers, where it is not
             `num_layers`. With few, decoding is faster
             ([Kasai et al., 2021](https://arxiv.org/abs/2006.10369)).
+        attention_bias: Whether the projections of attention add a bias. The
+            paper has none; Marian and fairseq have.
+        output_bias: Whether a bias is added to the logits, as in Marian.
         **kwargs: `name` and `dtype`, for `keras.Model`.
 
     Call arguments:
@@ -178,6 +181,8 @@ class Transformer(Freezable, keras.Model):
         start_token_id: int = START_TOKEN_ID,
         end_token_id: int = END_TOKEN_ID,
         num_decoder_layers: int | None = None,
+        attention_bias: bool = False,
+        output_bias: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -215,6 +220,8 @@ class Transformer(Freezable, keras.Model):
         self.max_length = max_length
         self.tie_source = tie_source
         self.tie_output = tie_output
+        self.attention_bias = attention_bias
+        self.output_bias = output_bias
         self.start_token_id = start_token_id
         self.end_token_id = end_token_id
 
@@ -234,6 +241,7 @@ class Transformer(Freezable, keras.Model):
             "feed_forward_dropout": feed_forward_dropout,
             "normalize_first": normalize_first,
             "activation": activation,
+            "attention_bias": attention_bias,
             **common,
         }
         self.target_embedding = TokenEmbedding(
@@ -331,6 +339,13 @@ class Transformer(Freezable, keras.Model):
         self.decoder.build(vectors_shape, vectors_shape)
         if self.output_projection is not None:
             self.output_projection.build(vectors_shape)
+        self.logit_bias = None
+        if self.output_bias:
+            self.logit_bias = self.add_weight(
+                shape=(self.vocabulary_size,),
+                initializer="zeros",
+                name="logit_bias",
+            )
         super().build(inputs_shape)
 
     def build_all(self):
@@ -460,8 +475,12 @@ class Transformer(Freezable, keras.Model):
     def project(self, x):
         """Computes logits, the last axis `V` wide, from decoder output."""
         if self.output_projection is not None:
-            return self.output_projection(x)
-        return self.target_embedding(x, reverse=True)
+            logits = self.output_projection(x)
+        else:
+            logits = self.target_embedding(x, reverse=True)
+        if self.logit_bias is None:
+            return logits
+        return logits + ops.cast(self.logit_bias, logits.dtype)
 
     def decoder_inputs(self, target_ids):
         """Shifts targets `(B, T)` right: the start token comes first."""
@@ -833,6 +852,8 @@ class Transformer(Freezable, keras.Model):
             "start_token_id": self.start_token_id,
             "end_token_id": self.end_token_id,
             "num_decoder_layers": self.num_decoder_layers,
+            "attention_bias": self.attention_bias,
+            "output_bias": self.output_bias,
         }
 
     def _positions(self, name):

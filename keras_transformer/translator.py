@@ -377,6 +377,35 @@ class Translator:
         assign_named_weights(model, weights, repr(path))
         return cls(model, *map(Tokenizer, tokenizers), search=search)
 
+    @classmethod
+    def from_marian(cls, folder) -> "Translator":
+        """Makes a translator of a Marian model of Hugging Face.
+
+        Such as those of [OPUS-MT](https://aclanthology.org/2020.eamt-1.61),
+        `Helsinki-NLP/opus-mt-en-de` and more than a thousand others. The
+        folder is what a download of one holds, or what `save_pretrained` of a
+        `MarianMTModel` and its `MarianTokenizer` has written: `config.json`,
+        `vocab.json`, `source.spm`, `target.spm`, and `model.safetensors` or
+        `pytorch_model.bin`, for which torch must be installed.
+
+        The target vocabulary has the pieces of `target.spm` alone. Layers
+        normalise with an epsilon of 1e-6 rather than 1e-5, so logits differ in
+        the fifth digit. The search is that of `generation_config.json`; beam
+        search has its own rule for when to stop. In a model for several
+        languages, a text begins with the name of the one to translate into and
+        a space, such as `">>fra<< Hello."`; LiteRT files of it take and return
+        ids, but `LiteRTTranslator` takes and returns strings.
+
+        Raises:
+            FileNotFoundError: If a file is missing.
+            ImportError: If torch is needed and not installed.
+            ValueError: If it is not a Marian model, one of a kind that
+                `Transformer` does not compute, or damaged.
+        """
+        from keras_transformer.marian import translator_from_marian
+
+        return translator_from_marian(folder)
+
     def export_saved_model(self, path, overwrite: bool = False):
         """Writes a SavedModel whose graph holds text processing and search.
 

@@ -170,7 +170,10 @@ def test_command_is_installed():
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "translate", "evaluate", "score", "align", "export", "verify"],
+    [
+        *("train", "translate", "evaluate", "score", "align"),
+        *("export", "verify", "convert"),
+    ],
 )
 def test_help_of_every_command_shows_an_example(command):
     result = run(command, "--help")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.align import align
+from keras_transformer.cli.convert import convert
 from keras_transformer.cli.evaluate import evaluate
 from keras_transformer.cli.export import export
 from keras_transformer.cli.options import CommandWithHeadings
@@ -136,3 +137,4 @@ command()(score)
 command()(align)
 command()(with_search_options(export))
 command()(with_search_options(verify))
+command()(convert)

@@ -105,12 +105,12 @@ def _check_layers(model):
         model.decoder,
         model.output_projection,
     )
-    known = {
+    known = {id(model.logit_bias)}.union(
         id(weight)
         for layer in layers
         if layer is not None
         for weight in layer.weights
-    }
+    )
     for weight in model.weights:
         if id(weight) not in known:
             raise ValueError(
@@ -188,6 +188,8 @@ def _set_decoder(spec, model):
     else:
         _set_linear(spec.projection, model.output_projection)
     bias = np.zeros(model.vocabulary_size, "float32")
+    if model.logit_bias is not None:
+        bias += _array(model.logit_bias)
     bias[[PAD_TOKEN_ID, START_TOKEN_ID]] = FORBIDDEN_BIAS
     spec.projection.bias = bias
 

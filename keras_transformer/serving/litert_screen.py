@@ -91,13 +91,15 @@ class Screen:
 
     def __call__(self, vectors) -> ScreenedLogits:
         """Computes logits from the last vectors of a step, `(B, W, D)`."""
+        bias = self.model.logit_bias
 
         def of_tokens(token_ids):
             if self.model.output_projection is None:
                 rows = self.model.target_embedding.look_up(token_ids)
             else:
                 rows = take(self._read[1], token_ids)
-            return ops.sum(rows * ops.expand_dims(vectors, 2), axis=-1)
+            logits = ops.sum(rows * ops.expand_dims(vectors, 2), axis=-1)
+            return logits if bias is None else logits + take(bias, token_ids)
 
         rounded = ops.transpose(self._read[0])
         size = ops.max(ops.abs(vectors), axis=-1, keepdims=True)
@@ -109,8 +111,9 @@ class Screen:
             part_and_ends = ops.concatenate([part, ends], axis=-1)
             parts.append(matrix_product(part_and_ends, rounded))
             rest, step = rest - part, step / (2 * max(ENDS))
+        logits = ops.add(*parts)
         return ScreenedLogits(
-            logits=ops.add(*parts),
+            logits=logits if bias is None else logits + bias,
             most_error=self._most_error(vectors, rest),
             of_tokens=of_tokens,
             of_all=lambda: self.model.project(vectors),

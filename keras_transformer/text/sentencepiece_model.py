@@ -111,6 +111,17 @@ def special_ids(processor) -> tuple[int, ...]:
     )
 
 
+def with_symbols(model, pieces):
+    """Adds pieces that are never split to a SentencePiece model, at its end."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    kind = proto.SentencePiece
+    proto.pieces.extend(
+        kind(piece=piece, type=kind.USER_DEFINED) for piece in pieces
+    )
+    proto.trainer_spec.vocab_size = len(proto.pieces)
+    return proto.SerializeToString()
+
+
 def with_our_special_ids(model):
     """Puts the special pieces of a SentencePiece model first, in our order."""
     if special_ids(processor_of(model)) == SPECIAL_IDS:

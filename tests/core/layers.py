@@ -28,6 +28,7 @@ LAYER = {
     "feed_forward_dropout": 0.4,
     "normalize_first": True,
     "activation": "gelu",
+    "attention_bias": True,
 }
 STACK = {**LAYER, "num_layers": 2}
 MODEL = {
@@ -42,6 +43,7 @@ MODEL = {
     "start_token_id": 4,
     "end_token_id": 5,
     "num_decoder_layers": 2,
+    "output_bias": True,
 }
 
 
@@ -124,29 +126,30 @@ CASES = [
         {"inputs": (B, T, D)},
         num_weights=4,
     ),
-    # 4 projections, 4 of the feed-forward network, 2 for each norm.
-    Case(kt.EncoderLayer, LAYER, {"inputs": (B, S, D)}, num_weights=12),
+    # 8 of the projections, 4 of the feed-forward network, 2 for each norm.
+    Case(kt.EncoderLayer, LAYER, {"inputs": (B, S, D)}, num_weights=16),
     # The same, 4 more projections and one more norm.
     Case(
         kt.DecoderLayer,
         LAYER,
         {"inputs": (B, T, D), "encoded": (B, S, D)},
-        num_weights=18,
+        num_weights=26,
     ),
     # With `normalize_first` a norm closes a stack.
-    Case(kt.Encoder, STACK, {"inputs": (B, S, D)}, num_weights=26),
+    Case(kt.Encoder, STACK, {"inputs": (B, S, D)}, num_weights=34),
     Case(
         kt.Decoder,
         STACK,
         {"inputs": (B, T, D), "encoded": (B, S, D)},
-        num_weights=38,
+        num_weights=54,
     ),
-    # Both stacks, 2 embeddings, 2 learned positions, output projection.
+    # Both stacks, 2 embeddings, 2 learned positions, output projection and
+    # bias.
     Case(
         kt.Transformer,
         MODEL,
         {"source_ids": (B, S), "target_ids": (B, T)},
-        num_weights=57,
+        num_weights=78,
         dtype="int32",
     ),
 ]

@@ -141,7 +141,10 @@ def embed(ids, embeddings):
 
 
 def transformer(source_ids, target_ids, matrices, normalize_first=False):
-    """Logits of the whole of figure 1, one matrix for both ids and output."""
+    """Logits of the whole of figure 1, one matrix for both ids and output.
+
+    With a bias, which is not of the paper.
+    """
     embeddings = matrices["embeddings"]
     x = embed(source_ids, embeddings)
     for layer in matrices["encoder"]:
@@ -154,7 +157,7 @@ def transformer(source_ids, target_ids, matrices, normalize_first=False):
         x = decoder_layer(x, encoded, layer, normalize_first)
     if normalize_first:
         x = layer_norm(x, matrices["decoder_norm"])
-    return x @ embeddings.T
+    return x @ embeddings.T + matrices["output_bias"]
 
 
 def learning_rate(step, d_model, warmup_steps):

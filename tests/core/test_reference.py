@@ -99,6 +99,9 @@ def layer_matrices(layer):
 
 def transformer_matrices(model):
     matrices = {"embeddings": np.float64(model.target_embedding.embeddings)}
+    matrices["output_bias"] = np.zeros(model.vocabulary_size)
+    if model.output_bias:
+        matrices["output_bias"] = np.float64(model.logit_bias)
     for name in ("encoder", "decoder"):
         stack = getattr(model, name)
         matrices[name] = [layer_matrices(layer) for layer in stack.layers]
@@ -278,9 +281,15 @@ def test_decoder_layer(normalize_first):
 
 
 @each_norm_order
-def test_transformer_logits(normalize_first):
+@pytest.mark.parametrize("has_biases", [False, True])
+def test_transformer_logits(normalize_first, has_biases):
     model = kt.Transformer(
-        V, num_layers=2, normalize_first=normalize_first, **LAYER
+        V,
+        num_layers=2,
+        normalize_first=normalize_first,
+        attention_bias=has_biases,
+        output_bias=has_biases,
+        **LAYER,
     )
     model.set_weights(
         [

@@ -27,10 +27,13 @@ def model_of(tie_output):
         hidden_dim=32,
         intermediate_dim=32,
         tie_output=tie_output,
+        output_bias=tie_output,
     )
     for variable in model.trainable_variables:
         if variable.ndim == 2:
             variable.assign(2 * variable.numpy())
+    if tie_output:
+        model.logit_bias.assign(np.linspace(-1, 1, VOCABULARY_SIZE))
     return model
 
 

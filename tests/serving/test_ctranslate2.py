@@ -58,6 +58,7 @@ MODELS = {
         "tie_output": False,
     },
     "two vocabularies": {},
+    "biases": {"attention_bias": True, "output_bias": True},
     "shallow decoder": {
         "num_decoder_layers": 1,
         "normalize_first": True,

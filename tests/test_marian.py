@@ -1,0 +1,391 @@
+"""A Marian model of Hugging Face computes here what it computes there."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import sentencepiece
+
+import keras_transformer as kt
+from keras_transformer.serving.litert_translator import LiteRTTranslator
+
+ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
+GERMAN = ["Katze sieht Hund", "Henne sieht Fuchs", "der Hund"] * 9
+TEXTS = ["the cat sees the dog", "the hen", "", "a fox 😀 sees the hen"]
+D, F, N = 16, 24, 2
+CONFIG = {
+    "model_type": "marian",
+    "d_model": D,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": N,
+    "decoder_attention_heads": N,
+    "encoder_ffn_dim": F,
+    "decoder_ffn_dim": F,
+    "activation_function": "swish",
+    "scale_embedding": True,
+    "normalize_before": False,
+    "static_position_embeddings": True,
+    "max_position_embeddings": 64,
+    "eos_token_id": 0,
+    "num_beams": 3,
+}
+
+
+def sentencepiece_model(lines):
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(lines),
+        model_writer=content,
+        vocab_size=40,  # at most
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return content.getvalue()
+
+
+def pieces_of(model):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    pieces = [processor.IdToPiece(i) for i in range(processor.GetPieceSize())]
+    return pieces[3:]  # without the special ones
+
+
+def random_weights(config, vocabulary_sizes):
+    """As Hugging Face names them; a matrix has a row for each output."""
+    generator = np.random.default_rng(4)
+    weights = {}
+
+    def add(name, *shape, mean=0.0, deviation=0.4):
+        array = generator.normal(mean, deviation, shape)
+        weights[name] = array.astype("float32")
+
+    def add_dense(name, inputs, outputs):
+        add(f"{name}.weight", outputs, inputs)
+        add(f"{name}.bias", outputs)
+
+    def add_norm(name):
+        add(f"{name}.weight", D, mean=1.0)
+        add(f"{name}.bias", D)
+
+    source_size, size = vocabulary_sizes
+    if config.get("share_encoder_decoder_embeddings", True):
+        add("model.shared.weight", size, D)
+    else:
+        add("model.encoder.embed_tokens.weight", source_size, D)
+        add("model.decoder.embed_tokens.weight", size, D)
+    add("final_logits_bias", 1, size)
+    if not config.get("tie_word_embeddings", True):
+        add("lm_head.weight", size, D)
+    for stack, attentions in (
+        ("encoder", ["self_attn"]),
+        ("decoder", ["self_attn", "encoder_attn"]),
+    ):
+        for number in range(config[f"{stack}_layers"]):
+            layer = f"model.{stack}.layers.{number}"
+            for attention in attentions:
+                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    add_dense(f"{layer}.{attention}.{part}", D, D)
+                add_norm(f"{layer}.{attention}_layer_norm")
+            add_dense(f"{layer}.fc1", D, F)
+            add_dense(f"{layer}.fc2", F, D)
+            add_norm(f"{layer}.final_layer_norm")
+    return weights
+
+
+def write_folder(folder, languages=(), is_shared=False, **settings):
+    """Writes a folder as a download of one is; gives its parts."""
+    folder.mkdir()
+    sources = sentencepiece_model(ENGLISH)
+    targets = sources if is_shared else sentencepiece_model(GERMAN)
+    (folder / "source.spm").write_bytes(sources)
+    (folder / "target.spm").write_bytes(targets)
+    ids = target_ids = numbered(
+        {*pieces_of(sources), *pieces_of(targets)}, languages
+    )
+    if not settings.get("share_encoder_decoder_embeddings", True):
+        ids = numbered(pieces_of(sources))
+        target_ids = numbered(pieces_of(targets))
+        (folder / "target_vocab.json").write_text(json.dumps(target_ids))
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    config = {
+        **CONFIG,
+        "vocab_size": len(ids),
+        "pad_token_id": target_ids["<pad>"],
+        "decoder_start_token_id": target_ids["<pad>"],
+        **settings,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = random_weights(config, (len(ids), len(target_ids)))
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    return config, (ids, target_ids), weights, targets
+
+
+def numbered(pieces, languages=()):
+    names = ["</s>", "<unk>", *sorted(pieces), *languages, "<pad>"]
+    return {name: number for number, name in enumerate(names)}
+
+
+# The model of Hugging Face in plain numpy, for one sentence.
+
+
+def dense(x, weights, name):
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def norm(x, weights, name):
+    x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5)
+    return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def attend(x, value, weights, name, is_causal=False):
+    def heads(y, part):
+        y = dense(y, weights, f"{name}.{part}")
+        return y.reshape(len(y), N, -1).transpose(1, 0, 2)
+
+    query, keys = heads(x, "q_proj"), heads(value, "k_proj")
+    scores = query @ keys.transpose(0, 2, 1) / np.sqrt(D / N)
+    if is_causal:
+        scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares /= shares.sum(axis=-1, keepdims=True)
+    y = (shares @ heads(value, "v_proj")).transpose(1, 0, 2)
+    y = dense(y.reshape(len(x), D), weights, f"{name}.out_proj")
+    return norm(x + y, weights, f"{name}_layer_norm")
+
+
+def feed_forward(x, weights, name):
+    y = dense(x, weights, f"{name}.fc1")
+    y = dense(y / (1 + np.exp(-y)), weights, f"{name}.fc2")
+    return norm(x + y, weights, f"{name}.final_layer_norm")
+
+
+def embed(ids, matrix, config):
+    scale = np.sqrt(D) if config["scale_embedding"] else 1
+    angles = np.arange(len(ids))[:, None] / 10_000 ** (np.arange(0, D, 2) / D)
+    positions = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    return scale * matrix[ids] + positions
+
+
+def logits_of(source_ids, target_ids, weights, config):
+    source, target = (
+        weights.get(
+            f"model.{stack}.embed_tokens.weight",
+            weights.get("model.shared.weight"),
+        )
+        for stack in ("encoder", "decoder")
+    )
+    encoded = embed(source_ids, source, config)
+    for number in range(config["encoder_layers"]):
+        name = f"model.encoder.layers.{number}"
+        encoded = attend(encoded, encoded, weights, f"{name}.self_attn")
+        encoded = feed_forward(encoded, weights, name)
+    x = embed(target_ids, target, config)
+    for number in range(config["decoder_layers"]):
+        name = f"model.decoder.layers.{number}"
+        x = attend(x, x, weights, f"{name}.self_attn", is_causal=True)
+        x = attend(x, encoded, weights, f"{name}.encoder_attn")
+        x = feed_forward(x, weights, name)
+    output = weights.get("lm_head.weight", target)
+    return x @ output.T + weights["final_logits_bias"][0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_shared": True},
+        {"scale_embedding": False},
+        {"tie_word_embeddings": False},
+        {"share_encoder_decoder_embeddings": False},
+    ],
+    ids=["usual", "one vocabulary", "not scaled", "untied", "separate"],
+)
+def test_logits_are_those_of_the_equations(tmp_path, options):
+    config, (ids, target_ids), weights, _ = write_folder(
+        tmp_path / "marian", **options
+    )
+    translator = kt.Translator.from_marian(tmp_path / "marian")
+    model = translator.model
+    assert model.tie_source == options.get("is_shared", False)
+    pieces = translator.target_tokenizer.pieces
+    [source_ids] = translator.encode(["the cat sees the hen"])
+    found = model(
+        {
+            "source_ids": np.array([[*source_ids, 3]]),
+            "target_ids": np.array([[2, 5, 9, 11]]),
+        }
+    )[0]
+    theirs = [ids[translator.tokenizer.pieces[i]] for i in source_ids]
+    expected = logits_of(
+        [*theirs, ids["</s>"]],
+        [target_ids["<pad>"], *(target_ids[pieces[i]] for i in (5, 9, 11))],
+        weights,
+        config,
+    )
+    # Padding and the start token, 0 and 2, have no probability.
+    ours = [1, *range(3, len(pieces))]
+    theirs = [target_ids[pieces[i]] for i in ours]
+    found = np.take(found, ours, axis=1)
+    np.testing.assert_allclose(found, expected[:, theirs], atol=2e-4)
+
+
+def test_pieces_of_no_vocabulary_are_unknown_or_never_chosen(tmp_path):
+    folder = tmp_path / "marian"
+    write_folder(folder)
+    damaged(folder, "vocab.json", H=..., x=...)
+    translator = kt.Translator.from_marian(folder)
+    source = translator.model.source_embedding.embeddings.numpy()
+    place = translator.tokenizer.pieces.index("x")  # of the source alone
+    np.testing.assert_array_equal(source[place], source[1])
+    bias = translator.model.logit_bias.numpy()
+    place = translator.target_tokenizer.pieces.index("H")
+    np.testing.assert_array_equal(np.where(bias == -1e4)[0], [0, 2, place])
+
+
+def test_a_language_is_a_word_of_the_source(tmp_path):
+    folder = tmp_path / "marian"
+    _, (ids, _), weights, _ = write_folder(
+        folder, languages=[">>fra<<", ">>deu<<"]
+    )
+    translator = kt.Translator.from_marian(folder)
+    [first, *rest] = translator.encode([">>deu<< the dog"])[0]
+    assert translator.tokenizer.pieces[first] == "▁>>deu<<"
+    assert rest == translator.encode(["the dog"])[0]
+    vector = translator.model.source_embedding.embeddings.numpy()[first]
+    expected = weights["model.shared.weight"][ids[">>deu<<"]]
+    # In the order of the paper's sinusoids.
+    np.testing.assert_array_equal(vector[::2], expected[: D // 2])
+    np.testing.assert_array_equal(vector[1::2], expected[D // 2 :])
+
+
+def test_the_search_is_that_of_the_folder(tmp_path):
+    folder = tmp_path / "marian"
+    write_folder(folder)
+    search = kt.Translator.from_marian(folder).search
+    assert (search.width, search.length_penalty) == (3, 1.0)
+    assert search.length_penalty_form == "power"
+    settings = {"num_beams": 5, "length_penalty": 0.5}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    search = kt.Translator.from_marian(folder).search
+    assert (search.width, search.length_penalty) == (5, 0.5)
+    settings = {"num_beams": 1, "length_penalty": None}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    search = kt.Translator.from_marian(folder).search
+    assert isinstance(search, kt.GreedySearch)
+
+
+def damaged(folder, name, **values):
+    """Changes what a JSON file of the folder says; `...` is nothing."""
+    path = folder / name
+    content = {**json.loads(path.read_text()), **values}
+    content = {key: x for key, x in content.items() if x is not ...}
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("config.json", {"model_type": "bart"}, "Received: model_type='bart'"),
+        ("config.json", {"model_type": ...}, "Received: no model_type in it"),
+        ("config.json", {"normalize_before": True}, "normalize_before=False"),
+        ("config.json", {"decoder_ffn_dim": 7}, "same ffn_dim .* 24 and 7"),
+        ("config.json", {"activation_function": "x"}, "one of 'swish', .*'x'"),
+        ("config.json", {"d_model": 32}, "32 units here. Received: .*16"),
+        ("config.json", {"encoder_layers": 3}, "none of the name model.enc"),
+        ("config.json", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, "fc1.we"),
+        ("vocab.json", {"▁": 99}, r"in \[0, .*Received: 99"),
+        ("vocab.json", {"<unk>": ...}, "vocab.json must .*: no <unk> in it"),
+    ],
+)
+def test_what_is_no_such_model_is_named(tmp_path, name, values, message):
+    folder = tmp_path / "marian"
+    write_folder(folder)
+    damaged(folder, name, **values)
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.from_marian(folder)
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
+    folder = tmp_path / "marian"
+    with pytest.raises(FileNotFoundError, match="config.json"):
+        kt.Translator.from_marian(folder)
+    write_folder(folder)
+    (folder / "model.safetensors").write_bytes(b"junk")
+    with pytest.raises(ValueError, match="model.safetensors is damaged"):
+        kt.Translator.from_marian(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="pytorch_model.bin"):
+        kt.Translator.from_marian(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"junk")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"needs torch, .*'.\[marian\]'"):
+        kt.Translator.from_marian(folder)
+    for content in ("[]", "{", "3"):
+        (folder / "config.json").write_text(content)
+        with pytest.raises(ValueError, match="must hold a JSON object"):
+            kt.Translator.from_marian(folder)
+
+
+@pytest.mark.slow
+def test_the_command_converts_what_is_exported(tmp_path):
+    write_folder(tmp_path / "marian")
+    folder, file = tmp_path / "translator", tmp_path / "model.tflite"
+    for arguments in (
+        ["convert", tmp_path / "marian", folder],
+        ["export", folder, file, "--no-steps"],
+    ):
+        subprocess.run(
+            [sys.executable, "-m", "keras_transformer", *map(str, arguments)],
+            check=True,
+        )
+    translator = kt.Translator.load(folder)
+    assert LiteRTTranslator(file)(TEXTS) == translator(TEXTS)
+
+
+@pytest.mark.slow
+def test_translations_are_those_of_hugging_face(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    folder = tmp_path / "marian"
+    _, (ids, _), weights, targets = write_folder(folder, is_shared=True)
+    weights["final_logits_bias"][0, ids["</s>"]] = 2  # some targets end
+    weights["final_logits_bias"][0, ids["<pad>"]] = -1e4
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    translator = kt.Translator.from_marian(folder)
+    texts = [text for text in TEXTS if text]
+    found, scores = translator(
+        texts,
+        max_length=20,
+        search=kt.BeamSearch(4, 1.0, patience=1, length_penalty_form="power"),
+        return_scores=True,
+    )
+    model = transformers.MarianMTModel.from_pretrained(folder).eval()
+    pieces = {number: piece for piece, number in ids.items()}
+    processor = sentencepiece.SentencePieceProcessor(model_proto=targets)
+    for text, translation, score in zip(texts, found, scores, strict=True):
+        source = [
+            ids.get(piece, ids["<unk>"])
+            for piece in processor.EncodeAsPieces(text)
+        ]
+        expected = model.generate(
+            torch.tensor([[*source, ids["</s>"]]]),
+            num_beams=4,
+            early_stopping=True,
+            max_length=21,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        content = [
+            pieces[token_id]
+            for token_id in expected.sequences[0].tolist()
+            if token_id not in (ids["<pad>"], ids["</s>"])
+        ]
+        assert translation == processor.DecodePieces(content)
+        assert score == pytest.approx(
+            float(expected.sequences_scores[0]), abs=1e-3
+        )
