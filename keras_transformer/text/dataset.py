@@ -134,7 +134,9 @@ def read_corpus(
     ):
         check_kind(name, value, Tokenizer)
     pairs, name = _string_pairs(source, target)
-    drawing = segmentations, segmentation_alpha, generator_of(seed)
+    # Not the stream that orders the batches.
+    [generator] = generator_of(seed).spawn(1)
+    drawing = segmentations, segmentation_alpha, generator
     splits = [
         lambda texts, each=each: each.segmentations(texts, *drawing)
         for each in tokenizers
