@@ -113,6 +113,11 @@ class _Weights:
     """
 
     def __init__(self, folder, hidden_dim):
+        if hidden_dim % 2:
+            raise ValueError(
+                "A Marian model must have vectors of an even size, half of "
+                f"them sines. Received: d_model={hidden_dim}."
+            )
         self._order = np.arange(hidden_dim).reshape((2, -1)).T.ravel()
         self.path = os.path.join(folder, SAFETENSORS)
         if os.path.exists(self.path):
@@ -214,9 +219,11 @@ def _torch_arrays(path):
         ) from error
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: x.float().numpy() for name, x in tensors.items()}
     except Exception as error:  # of many kinds
-        raise ValueError(f"{path} is damaged: {error}") from error
-    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+        raise ValueError(
+            f"{path} must hold the weights of a model. Received: {error}"
+        ) from error
 
 
 class _JsonFile(dict):
@@ -298,6 +305,8 @@ def _ties_output(config):
 def _rows(pieces, ids):
     """Where pieces are in the matrices of a folder; -1 if they are not."""
     rows = np.array([ids.get(piece, -1) for piece in pieces])
+    if rows.dtype.kind != "i":
+        raise ValueError(f"{ids.path} must have whole numbers as ids.")
     rows[PAD_TOKEN_ID] = rows[START_TOKEN_ID] = ids["<pad>"]
     rows[UNKNOWN_TOKEN_ID] = ids["<unk>"]
     rows[END_TOKEN_ID] = ids["</s>"]

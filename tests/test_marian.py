@@ -300,6 +300,16 @@ def damaged(folder, name, **values):
         ("config.json", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, "fc1.we"),
         ("vocab.json", {"▁": 99}, r"in \[0, .*Received: 99"),
         ("vocab.json", {"<unk>": ...}, "vocab.json must .*: no <unk> in it"),
+        ("vocab.json", {"e": "5"}, "vocab.json must have whole numbers as ids"),
+        (
+            "config.json",
+            {
+                "d_model": 15,
+                "encoder_attention_heads": 3,
+                "decoder_attention_heads": 3,
+            },
+            "vectors of an even size.*Received: d_model=15",
+        ),
     ],
 )
 def test_what_is_no_such_model_is_named(tmp_path, name, values, message):
@@ -307,6 +317,25 @@ def test_what_is_no_such_model_is_named(tmp_path, name, values, message):
     write_folder(folder)
     damaged(folder, name, **values)
     with pytest.raises(ValueError, match=message):
+        kt.Translator.from_marian(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b"junk", "no weights"])
+def test_weights_of_torch_are_read_or_named(tmp_path, content):
+    torch = pytest.importorskip("torch")
+    folder = tmp_path / "marian"
+    _, _, weights, _ = write_folder(folder)
+    expected = kt.Translator.from_marian(folder)(TEXTS)
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    torch.save({name: torch.tensor(x) for name, x in weights.items()}, path)
+    assert kt.Translator.from_marian(folder)(TEXTS) == expected
+    if content == b"junk":
+        path.write_bytes(content)
+    else:
+        torch.save([content], path)
+    with pytest.raises(ValueError, match="must hold the weights of a model"):
         kt.Translator.from_marian(folder)
 
 
