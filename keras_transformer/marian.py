@@ -49,9 +49,9 @@ FIXED = {
 # The two stacks have these in common here.
 OF_BOTH_STACKS = ("attention_heads", "ffn_dim")
 
-# The bias of what is never a token of a target: its probability is exactly 0,
-# and it is finite in float16 too.
-FORBIDDEN_BIAS = -1e4
+# The bias of what is never a token of a target. Its probability rounds to 0,
+# and it hardly changes the mean of all logits, which label smoothing takes.
+FORBIDDEN_BIAS = -100.0
 
 
 def translator_from_marian(folder) -> Translator:
@@ -90,7 +90,11 @@ def translator_from_marian(folder) -> Translator:
         weights,
         config,
         _rows(tokenizer.pieces, ids),
-        _rows(target_tokenizer.pieces, target_ids),
+        _rows(
+            target_tokenizer.pieces,
+            target_ids,
+            config["decoder_start_token_id"],
+        ),
     )
     for kind, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(stack.layers):
@@ -302,12 +306,13 @@ def _ties_output(config):
     )
 
 
-def _rows(pieces, ids):
+def _rows(pieces, ids, start=None):
     """Where pieces are in the matrices of a folder; -1 if they are not."""
     rows = np.array([ids.get(piece, -1) for piece in pieces])
     if rows.dtype.kind != "i":
         raise ValueError(f"{ids.path} must have whole numbers as ids.")
-    rows[PAD_TOKEN_ID] = rows[START_TOKEN_ID] = ids["<pad>"]
+    rows[PAD_TOKEN_ID] = ids["<pad>"]
+    rows[START_TOKEN_ID] = ids["<pad>"] if start is None else start
     rows[UNKNOWN_TOKEN_ID] = ids["<unk>"]
     rows[END_TOKEN_ID] = ids["</s>"]
     return rows

@@ -202,8 +202,9 @@ def logits_of(source_ids, target_ids, weights, config):
         {"scale_embedding": False},
         {"tie_word_embeddings": False},
         {"share_encoder_decoder_embeddings": False},
+        {"decoder_start_token_id": 7},
     ],
-    ids=["usual", "one vocabulary", "not scaled", "untied", "separate"],
+    ids=["usual", "one", "not scaled", "untied", "separate", "start"],
 )
 def test_logits_are_those_of_the_equations(tmp_path, options):
     config, (ids, target_ids), weights, _ = write_folder(
@@ -223,7 +224,10 @@ def test_logits_are_those_of_the_equations(tmp_path, options):
     theirs = [ids[translator.tokenizer.pieces[i]] for i in source_ids]
     expected = logits_of(
         [*theirs, ids["</s>"]],
-        [target_ids["<pad>"], *(target_ids[pieces[i]] for i in (5, 9, 11))],
+        [
+            config["decoder_start_token_id"],
+            *(target_ids[pieces[i]] for i in (5, 9, 11)),
+        ],
         weights,
         config,
     )
@@ -244,7 +248,7 @@ def test_pieces_of_no_vocabulary_are_unknown_or_never_chosen(tmp_path):
     np.testing.assert_array_equal(source[place], source[1])
     bias = translator.model.logit_bias.numpy()
     place = translator.target_tokenizer.pieces.index("H")
-    np.testing.assert_array_equal(np.where(bias == -1e4)[0], [0, 2, place])
+    np.testing.assert_array_equal(np.where(bias == -100)[0], [0, 2, place])
 
 
 def test_a_language_is_a_word_of_the_source(tmp_path):
