@@ -93,7 +93,7 @@ def translator_from_marian(folder) -> Translator:
         _rows(
             target_tokenizer.pieces,
             target_ids,
-            config["decoder_start_token_id"],
+            config.get("decoder_start_token_id"),
         ),
     )
     for kind, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
@@ -130,7 +130,12 @@ class _Weights:
             except safetensors.SafetensorError as error:
                 raise ValueError(f"{self.path} is damaged: {error}") from error
         else:
-            self.path = check_file(os.path.join(folder, TORCH))
+            self.path = os.path.join(folder, TORCH)
+            if not os.path.exists(self.path):
+                raise FileNotFoundError(
+                    f"There must be a {SAFETENSORS} or a {TORCH} with all "
+                    f"weights. Received: neither in {folder!r}."
+                )
             self._arrays = _torch_arrays(self.path)
 
     def __contains__(self, name):
@@ -231,7 +236,7 @@ def _torch_arrays(path):
 
 
 class _JsonFile(dict):
-    """The object in a JSON file, which says what it lacks."""
+    """The object in a JSON file, which says what it lacks; null is nothing."""
 
     def __init__(self, folder, name):
         self.path = check_file(os.path.join(folder, name))
@@ -244,7 +249,9 @@ class _JsonFile(dict):
             raise ValueError(
                 f"{self.path} must hold a JSON object. Received: {content!r}."
             )
-        super().__init__(content)
+        super().__init__(
+            (name, x) for name, x in content.items() if x is not None
+        )
 
     def __missing__(self, name):
         raise ValueError(
@@ -289,7 +296,7 @@ def _model_options(config):
         "attention_dropout": config.get("attention_dropout", 0.0),
         "feed_forward_dropout": config.get("activation_dropout", 0.0),
         "activation": ACTIVATIONS[config["activation_function"]],
-        "max_length": config["max_position_embeddings"],
+        "max_length": config.get("max_position_embeddings"),
         "attention_bias": True,
         "output_bias": True,
     }
@@ -356,15 +363,14 @@ def _taken(array, rows):
 
 def _search(folder, config):
     """The search that the folder says, or that Hugging Face has by default."""
-    settings = {**config}
+    settings = {"num_beams": 1, "length_penalty": 1.0, **config}
     if os.path.exists(os.path.join(folder, GENERATION)):
         settings.update(_JsonFile(folder, GENERATION))
-    given = {name: x for name, x in settings.items() if x is not None}
-    settings = {"num_beams": 1, "length_penalty": 1.0, **given}
     if settings["num_beams"] == 1:
         return GreedySearch()
     return BeamSearch(
         width=settings["num_beams"],
         length_penalty=settings["length_penalty"],
         length_penalty_form="power",
+        patience=1 if settings.get("early_stopping") is True else None,
     )

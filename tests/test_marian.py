@@ -251,6 +251,34 @@ def test_pieces_of_no_vocabulary_are_unknown_or_never_chosen(tmp_path):
     np.testing.assert_array_equal(np.where(bias == -100)[0], [0, 2, place])
 
 
+def test_losses_with_smoothing_are_sane(tmp_path):
+    """Which take the mean of all logits, of what is never chosen too."""
+    write_folder(tmp_path / "marian")
+    model = kt.Translator.from_marian(tmp_path / "marian").model
+    logits = model(
+        {
+            "source_ids": np.array([[4, 5, 3]]),
+            "target_ids": np.array([[2, 5, 9]]),
+        }
+    )
+    labels = np.array([[5, 9, 3]])
+    plain, smoothed = (
+        float(kt.LabelSmoothedCrossentropy(share)(labels, logits))
+        for share in (0.0, 0.1)
+    )
+    assert abs(smoothed - plain) < 3
+
+
+def test_what_is_null_is_as_if_it_were_not_there(tmp_path):
+    nothing = ["normalize_before", "decoder_start_token_id", "dropout"]
+    nothing += ["max_position_embeddings", "tie_word_embeddings", "num_beams"]
+    write_folder(tmp_path / "marian", **dict.fromkeys(nothing))
+    translator = kt.Translator.from_marian(tmp_path / "marian")
+    assert translator.model.tie_output
+    assert translator.model.max_length is None
+    assert isinstance(translator.search, kt.GreedySearch)
+
+
 def test_a_language_is_a_word_of_the_source(tmp_path):
     folder = tmp_path / "marian"
     _, (ids, _), weights, _ = write_folder(
@@ -273,10 +301,12 @@ def test_the_search_is_that_of_the_folder(tmp_path):
     search = kt.Translator.from_marian(folder).search
     assert (search.width, search.length_penalty) == (3, 1.0)
     assert search.length_penalty_form == "power"
-    settings = {"num_beams": 5, "length_penalty": 0.5}
+    assert search.patience is None
+    settings = {"num_beams": 5, "length_penalty": 0.5, "early_stopping": True}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     search = kt.Translator.from_marian(folder).search
     assert (search.width, search.length_penalty) == (5, 0.5)
+    assert search.patience == 1
     settings = {"num_beams": 1, "length_penalty": None}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     search = kt.Translator.from_marian(folder).search

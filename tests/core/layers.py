@@ -128,7 +128,7 @@ CASES = [
     ),
     # 8 of the projections, 4 of the feed-forward network, 2 for each norm.
     Case(kt.EncoderLayer, LAYER, {"inputs": (B, S, D)}, num_weights=16),
-    # The same, 4 more projections and one more norm.
+    # The same, 8 more of projections and one more norm.
     Case(
         kt.DecoderLayer,
         LAYER,
