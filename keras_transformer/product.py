@@ -1,12 +1,12 @@
 """Logits that carry the factors they are the product of.
 
-The gradient of a loss with respect to logits `x E^T` is as large as the logits,
-`(B, T, V)`. A training step needs only the gradients of `x` and `E`, which the
-loss can compute without it. Keras passes only logits to losses and metrics, so
-the logits carry `x` and `E` to the loss, as they carry their mask, and carry to
-the metrics what the loss has computed. If a step computes a batch in parts,
-they carry the logits of each part, which are joined only if something else
-reads them.
+The gradient of a loss with respect to logits `x E^T + b` is as large as the
+logits, `(B, T, V)`. A training step needs only the gradients of `x`, `E` and
+`b`, which the loss can compute without it. Keras passes only logits to losses
+and metrics, so the logits carry `x`, `E` and `b` to the loss, as they carry
+their mask, and carry to the metrics what the loss has computed. If a step
+computes a batch in parts, they carry the logits of each part, which are joined
+only if something else reads them.
 """
 
 import contextlib
@@ -28,12 +28,14 @@ class Product(NamedTuple):
         embeddings: Float tensor `(V, D)`, of the same dtype.
         weight: What the embeddings were cast from: the variable, or what
             `TokenEmbedding.one_gradient` passes on.
+        bias: Variable `(V,)` that was added to the product, or `None`.
     """
 
     logits: Any
     vectors: Any
     embeddings: Any
     weight: Any
+    bias: Any = None
 
 
 def keep_product(logits, vectors, embeddings, weight):
@@ -53,6 +55,14 @@ def keep_product(logits, vectors, embeddings, weight):
     is_wide = dtype in ("float32", "bfloat16")
     if is_wide and keras.backend.backend() == "tensorflow":
         logits._kept_product = (vectors, embeddings, weight)
+
+
+def add_bias(logits, bias):
+    """Adds a bias `(V,)` to logits, which go on carrying their factors."""
+    shifted = logits + ops.cast(bias, logits.dtype)
+    if hasattr(logits, "_kept_product"):
+        shifted._kept_product = (*logits._kept_product, bias)
+    return shifted
 
 
 def join_logits(parts):

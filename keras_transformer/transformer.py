@@ -31,6 +31,7 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LAYOUTS
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
+from keras_transformer.product import add_bias
 from keras_transformer.product import join_logits
 from keras_transformer.product import offered_products
 from keras_transformer.rows import split_rows
@@ -480,7 +481,7 @@ class Transformer(Freezable, keras.Model):
             logits = self.target_embedding(x, reverse=True)
         if self.logit_bias is None:
             return logits
-        return logits + ops.cast(self.logit_bias, logits.dtype)
+        return add_bias(logits, self.logit_bias)
 
     def decoder_inputs(self, target_ids):
         """Shifts targets `(B, T)` right: the start token comes first."""

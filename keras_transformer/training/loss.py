@@ -171,15 +171,16 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
 
 
 def _product_crossentropy(ids, product, label_smoothing):
-    """Computes the loss of logits `x E^T`, with the gradients of `x` and `E`.
+    """Computes the loss of logits `x E^T + b`, with the gradients of these.
 
     With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of logits they
-    are `G E` and `G^T x`. The last term of `G` is the same row for all tokens;
-    the others are kept in the dtype of the logits until the weight of a token
-    is known, which is applied to `x`. To avoid holding logits in float32, the
-    probability of a label is rounded to bfloat16, and so its loss is off by at
-    most 0.004 nats. Logits are held in float32 only where TensorFlow would sum
-    in bfloat16 (`has_exact_softmax`).
+    are `G E`, `G^T x` and the sum of the rows of `G`, whose last term is the
+    same row for all tokens; the others are kept in the dtype of the logits
+    until the weight of a token is known, which is applied to `x` and in the
+    sum. To avoid holding logits in float32, the probability of a label is
+    rounded to bfloat16, and so its loss is off by at most 0.004 nats. Logits
+    are held in float32 only where TensorFlow would sum in bfloat16
+    (`has_exact_softmax`).
 
     Args:
         ids: Int32 tensor `(B, T)`.
@@ -189,18 +190,21 @@ def _product_crossentropy(ids, product, label_smoothing):
     Returns:
         Float32 tensor `(B, T)`, in nats.
     """
-    logits, vectors, embeddings, weight = product
+    logits, vectors, embeddings, weight, bias = product
     vocabulary_size = logits.shape[-1]
 
     @ops.custom_gradient
-    def crossentropy(vectors, weight):
+    def crossentropy(vectors, weight, *biases):
         x = _rows(ops.cast(vectors, "float32"))  # (B T, D)
         labels = ops.reshape(ids, (-1,))
         mean_embedding = sum_rows(ops.cast(weight, "float32")) / vocabulary_size
+        mean_logits = ops.sum(x * mean_embedding, axis=-1)
+        for bias in biases:  # one or none
+            mean_logits += ops.mean(ops.cast(bias, "float32"))
         loss, normalizers, probabilities, at_labels = _loss_and_softmax(
             labels,
             _rows(logits),  # (B T, V)
-            ops.sum(x * mean_embedding, axis=-1),
+            mean_logits,
             label_smoothing,
         )
 
@@ -213,7 +217,12 @@ def _product_crossentropy(ids, product, label_smoothing):
                 after=normalizers,
             )
             upstream = ops.reshape(upstream, (-1, 1))
+            share = label_smoothing / vocabulary_size
             weighted = x * upstream
+            of_biases = [
+                ops.cast(_of_bias(of_logits, upstream, share), bias.dtype)
+                for bias in biases
+            ]
             expected = ops.cast(ops.matmul(of_logits, embeddings), "float32")
             of_vectors = upstream * (
                 expected - label_smoothing * mean_embedding
@@ -224,12 +233,13 @@ def _product_crossentropy(ids, product, label_smoothing):
                 wait_for(expected, ops.cast(weighted, of_logits.dtype)),
             )
             of_weight = ops.cast(of_embeddings, "float32") - (
-                label_smoothing / vocabulary_size * sum_rows(weighted)
+                share * sum_rows(weighted)
             )
             of_vectors = ops.reshape(of_vectors, ops.shape(vectors))
             return (
                 ops.cast(of_vectors, vectors.dtype),
                 ops.cast(of_weight, weight.dtype),
+                *of_biases,
             )
 
         loss, log_normalizers = (
@@ -238,8 +248,10 @@ def _product_crossentropy(ids, product, label_smoothing):
         )
         return (loss, log_normalizers), gradient
 
-    weight = ops.cast(weight, weight.dtype)  # a tensor
-    loss, log_normalizers = crossentropy(vectors, weight)
+    weights = (weight,) if bias is None else (weight, bias)
+    # Tensors, as a gradient of its own asks for.
+    weights = [ops.cast(weight, weight.dtype) for weight in weights]
+    loss, log_normalizers = crossentropy(vectors, *weights)
     keep_log_normalizers(logits, log_normalizers)
     return loss
 
@@ -276,6 +288,13 @@ def _softmax(logits):
         return ops.softmax(logits, axis=-1)
     probabilities = ops.softmax(ops.cast(logits, "float32"), axis=-1)
     return ops.cast(probabilities, dtype)
+
+
+def _of_bias(of_logits, upstream, share):
+    """Computes the sum of the rows of `G - share`, by their weights."""
+    weights = ops.transpose(upstream)  # (1, M)
+    of_bias = ops.matmul(ops.cast(weights, of_logits.dtype), of_logits)
+    return ops.cast(of_bias[0], "float32") - share * ops.sum(weights)
 
 
 def _transposed_product(of_logits, x):

@@ -207,12 +207,12 @@ def test_loss_of_extreme_logits_is_finite():
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("run", [lambda function: function, traced])
 @pytest.mark.parametrize(
-    "dtype, reduction, is_wide, is_exact, error",
+    "dtype, reduction, output_bias, is_wide, is_exact, error",
     [
-        ("float32", "mean_with_sample_weight", False, True, 1e-5),
-        ("float32", "sum", True, True, 1e-5),
-        ("mixed_bfloat16", "mean_with_sample_weight", True, True, 5e-2),
-        ("mixed_bfloat16", "sum", False, False, 5e-2),
+        ("float32", "mean_with_sample_weight", False, False, True, 1e-5),
+        ("float32", "sum", True, True, True, 1e-5),
+        ("mixed_bfloat16", "mean_with_sample_weight", True, True, True, 5e-2),
+        ("mixed_bfloat16", "sum", False, False, False, 5e-2),
     ],
 )
 def test_gradients_of_a_product_equal_those_through_the_logits(
@@ -220,6 +220,7 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
     run,
     dtype,
     reduction,
+    output_bias,
     is_wide,
     is_exact,
     error,
@@ -231,7 +232,11 @@ def test_gradients_of_a_product_equal_those_through_the_logits(
     if is_wide:
         monkeypatch.setattr(loss_module, "LEAST_TRANSPOSED", 1)
     monkeypatch.setattr(loss_module, "has_exact_softmax", lambda: is_exact)
-    model = kt.Transformer(V, **SMALL, dropout=0.0, dtype=dtype)
+    model = kt.Transformer(
+        V, **SMALL, dropout=0.0, output_bias=output_bias, dtype=dtype
+    )
+    if output_bias:
+        model.logit_bias.assign(np.linspace(-1.0, 1.0, V))
     loss = kt.LabelSmoothedCrossentropy(label_smoothing, reduction=reduction)
     model.compile(loss=loss, jit_compile=False)
     # Each token counts differently, padding not at all.
