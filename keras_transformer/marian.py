@@ -315,9 +315,13 @@ def _ties_output(config):
 
 def _rows(pieces, ids, start=None):
     """Where pieces are in the matrices of a folder; -1 if they are not."""
+    for piece, row in ids.items():
+        if type(row) is not int or row < 0:
+            raise ValueError(
+                f"{ids.path} must have whole numbers of at least 0 as ids. "
+                f"Received: {row!r} for {piece!r}."
+            )
     rows = np.array([ids.get(piece, -1) for piece in pieces])
-    if rows.dtype.kind != "i":
-        raise ValueError(f"{ids.path} must have whole numbers as ids.")
     rows[PAD_TOKEN_ID] = ids["<pad>"]
     rows[START_TOKEN_ID] = ids["<pad>"] if start is None else start
     rows[UNKNOWN_TOKEN_ID] = ids["<unk>"]
@@ -363,14 +367,21 @@ def _taken(array, rows):
 
 def _search(folder, config):
     """The search that the folder says, or that Hugging Face has by default."""
-    settings = {"num_beams": 1, "length_penalty": 1.0, **config}
+    settings = {
+        "num_beams": 1,
+        "length_penalty": 1.0,
+        "no_repeat_ngram_size": 0,
+        **config,
+    }
     if os.path.exists(os.path.join(folder, GENERATION)):
         settings.update(_JsonFile(folder, GENERATION))
+    ngram_size = settings["no_repeat_ngram_size"]
     if settings["num_beams"] == 1:
-        return GreedySearch()
+        return GreedySearch(no_repeat_ngram_size=ngram_size)
     return BeamSearch(
         width=settings["num_beams"],
         length_penalty=settings["length_penalty"],
         length_penalty_form="power",
         patience=1 if settings.get("early_stopping") is True else None,
+        no_repeat_ngram_size=ngram_size,
     )

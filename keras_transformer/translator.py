@@ -391,11 +391,12 @@ class Translator:
         The target vocabulary has the pieces of `target.spm` alone. Layers
         normalise with an epsilon of 1e-6 rather than 1e-5, so logits differ in
         the fifth digit. Of `generation_config.json`, the width of the beam, the
-        length penalty and `early_stopping=True` are taken; without the last,
-        beam search has its own rule for when to stop. In a model for several
-        languages, a text begins with the name of the one to translate into and
-        a space, such as `">>fra<< Hello."`; LiteRT files of it take and return
-        ids, but `LiteRTTranslator` takes and returns strings.
+        length penalty, `no_repeat_ngram_size` and `early_stopping=True` are
+        taken; without the last, beam search has its own rule for when to stop.
+        In a model for several languages, a text begins with the name of the one
+        to translate into and a space, such as `">>fra<< Hello."`; LiteRT files
+        of it take and return ids, but `LiteRTTranslator` takes and returns
+        strings.
 
         Raises:
             FileNotFoundError: If a file is missing.

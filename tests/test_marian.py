@@ -306,11 +306,16 @@ def test_the_search_is_that_of_the_folder(tmp_path):
     (folder / "generation_config.json").write_text(json.dumps(settings))
     search = kt.Translator.from_marian(folder).search
     assert (search.width, search.length_penalty) == (5, 0.5)
-    assert search.patience == 1
-    settings = {"num_beams": 1, "length_penalty": None}
+    assert (search.patience, search.no_repeat_ngram_size) == (1, 0)
+    settings = {
+        "num_beams": 1,
+        "length_penalty": None,
+        "no_repeat_ngram_size": 3,
+    }
     (folder / "generation_config.json").write_text(json.dumps(settings))
     search = kt.Translator.from_marian(folder).search
     assert isinstance(search, kt.GreedySearch)
+    assert search.no_repeat_ngram_size == 3
 
 
 def damaged(folder, name, **values):
@@ -334,7 +339,8 @@ def damaged(folder, name, **values):
         ("config.json", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, "fc1.we"),
         ("vocab.json", {"▁": 99}, r"in \[0, .*Received: 99"),
         ("vocab.json", {"<unk>": ...}, "vocab.json must .*: no <unk> in it"),
-        ("vocab.json", {"e": "5"}, "vocab.json must have whole numbers as ids"),
+        ("vocab.json", {"e": "5"}, "vocab.json must .* whole .*: '5' for 'e'"),
+        ("vocab.json", {"e": -2}, "of at least 0 as ids. Received: -2 for 'e'"),
         (
             "config.json",
             {
