@@ -73,8 +73,7 @@ class DecoderLayer(Layer):
         TypeError: If a size is not an integer, a share is not a number, or a
             mask is not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
-            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
-            of axes.
+            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong shape.
 
     Example:
     >>> layer = DecoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)
@@ -432,11 +431,16 @@ class Decoder(Layer):
         return (x, scores) if return_attention_scores else x
 
     def start_cache(self, batch_size, max_length, num_slots=1):
-        """Makes room for keys and values of `L` = `max_length` positions.
+        """Makes room for keys and values.
+
+        Args:
+            batch_size: Number `B` of sentences.
+            max_length: Number `L` of positions.
+            num_slots: Number `W` of hypotheses of each sentence.
 
         Returns:
-            A list of pairs, one per layer, of zeros: keys `(B, N, L W, H)` for
-            `W` = `num_slots` hypotheses of each sentence, values alike.
+            A list of pairs, one per layer, of zeros: keys `(B, N, L W, H)`,
+            values alike.
         """
 
         def room(projection):
@@ -456,7 +460,14 @@ class Decoder(Layer):
         ]
 
     def encoded_cache(self, encoded):
-        """Projects the encoder output once: keys and values for each layer."""
+        """Projects the encoder's output, once for all steps.
+
+        Args:
+            encoded: Float tensor `(B, S, D)`.
+
+        Returns:
+            A list of pairs, one per layer: keys `(B, N, S, H)`, values alike.
+        """
         return [
             layer.cross_attention.keys_and_values(encoded)
             for layer in self.layers

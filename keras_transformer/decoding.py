@@ -34,7 +34,7 @@ from keras_transformer.tensorflow_only.indexing import size
 FIRST_ROOM = 16
 
 # Least `hidden_dim` for which LiteRT keeps a past.
-LEAST_HIDDEN_DIM = 256
+LEAST_DIM_WITH_PAST = 256
 
 # A compiled batch does not shrink below it: a step costs about the same.
 FEWEST_COMPILED = 8
@@ -90,8 +90,8 @@ class Decode:
         model: A `Transformer`.
         search: A `Search`.
         capacity: Most tokens of any target; by default the largest of
-            `max_lengths`, or the tokens of the longest source + 50. Compilers
-            must know it.
+            `max_lengths`, or the columns of the sources + 50. Compilers must
+            know it.
         needs_scores: Whether scores are wanted.
         screen: Function of the last vectors of a step, `(B, W, D)`, to
             `ScreenedLogits`; by default all logits are exact.
@@ -288,7 +288,7 @@ class Decode:
         # cut to a computed size needs the block only until then.
         written = (position - self._first(decoding)) * self.search.num_slots
 
-        def first(x, length=None):
+        def cut(x, length=None):
             sizes = [size(x, axis) for axis in range(len(x.shape))]
             sizes[0] = count
             if length is not None:
@@ -299,13 +299,13 @@ class Decode:
             start, more = size(past, 2), size(new, 2)
             past = ops.pad(past, ((0, 0), (0, 0), (0, more), (0, 0)))
             past = write_slice(past, start, new)
-            return first(take(past, order), start + written)
+            return cut(take(past, order), start + written)
 
         map_structure = keras.tree.map_structure
         past = map_structure(joined, decoding.past, decoding.cache)
-        cache = map_structure(first, decoding.cache)  # to be written over
+        cache = map_structure(cut, decoding.cache)  # to be written over
         others = decoding._replace(past=(), cache=())
-        others = map_structure(lambda x: first(take(x, order)), others)
+        others = map_structure(lambda x: cut(take(x, order)), others)
         return others._replace(past=past, cache=cache)
 
     def _fitted(self, decoding, position):
@@ -330,7 +330,9 @@ class Decode:
 
         For small models, attending to both takes longer than copying one.
         """
-        return is_litert_graph() and self.model.hidden_dim >= LEAST_HIDDEN_DIM
+        return (
+            is_litert_graph() and self.model.hidden_dim >= LEAST_DIM_WITH_PAST
+        )
 
     def _first(self, decoding):
         """The position of the first in the cache."""

@@ -56,7 +56,7 @@ class TokenEmbedding(Layer):
         with `reverse=True`.
 
     Raises:
-        TypeError: If ids are not integers.
+        TypeError: If ids or sizes are not integers.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 

@@ -61,8 +61,7 @@ class EncoderLayer(Layer):
         TypeError: If a size is not an integer, a share is not a number, or a
             mask is not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
-            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong number
-            of axes.
+            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong shape.
 
     Example:
     >>> layer = EncoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)

@@ -24,6 +24,7 @@ from keras_transformer.decoding import Decode
 from keras_transformer.lengths import check_length
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
+from keras_transformer.lengths import within_model
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import log_probabilities
 from keras_transformer.search import wrap_int32
@@ -55,7 +56,7 @@ def generate(
     jit_compile = _jit_or_default(jit_compile)
     capacity = None
     if jit_compile and max_length is not None:
-        capacity = length_for(max_length)
+        capacity = length_for(within_model(max_length, model))
     # A copy: the compiled function is kept, and the user may change the search.
     search = copy.copy(search)
     found = _decoded(
@@ -77,7 +78,7 @@ def generate(
             model,
             np.repeat(source, num_hypotheses, axis=0),
             target_ids.reshape((rows * num_hypotheses, longest)),
-            -1,
+            len(model.decoder.layers) - 1,
             jit_compile,
         )
         attention = attention.reshape(
@@ -120,7 +121,7 @@ def align(model, source_ids, target_ids, layer, jit_compile):
     check_integer(layer=layer)
     check_choice(range(-number, number), layer=layer)
     weights = _attention(
-        model, *inputs.values(), layer, _jit_or_default(jit_compile)
+        model, *inputs.values(), layer % number, _jit_or_default(jit_compile)
     )
     missing = np.shape(target_ids)[1] - weights.shape[1]
     weights = np.pad(weights, [(0, 0), (0, missing), (0, 0)])
@@ -143,10 +144,10 @@ def row_counts(most: int) -> list[int]:
 
 
 def length_for(length):
-    """The length that functions are compiled for, where there are fewer tokens.
+    """Rounds a length up to one of those that functions are compiled for.
 
     Args:
-        length: An integer or a tensor.
+        length: An integer or a tensor, in tokens.
 
     Example:
     >>> length_for(17)
@@ -172,7 +173,8 @@ def _checked_problem(
     rows = len(source_ids)
     inputs = {"source_ids": source_ids}
     if max_length is not None:
-        inputs["max_lengths"] = np.full((rows,), max_length, "int32")
+        limit = within_model(max_length, model)
+        inputs["max_lengths"] = np.full((rows,), limit, "int32")
     if min_length:
         inputs["min_lengths"] = np.full((rows,), min_length, "int32")
     if target_prefix_ids is not None:
@@ -203,7 +205,10 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
     check_prefix_lengths(
-        *(lengths, source_lengths, max_length, model),
+        lengths,
+        source_lengths,
+        max_length,
+        model,
         describe="target_prefix_ids[{}]".format,
     )
     return _cut(prefix_ids)

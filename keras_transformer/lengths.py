@@ -23,23 +23,25 @@ def default_max_length(source_length):
     return source_length + 50
 
 
+def within_model(max_length, model):
+    """Most tokens of a target, `None` if not given, in a model's limit."""
+    return max_length and min(max_length, model.max_length or max_length)
+
+
 def check_limits(min_length, max_length):
     """Checks the least and the most tokens of targets."""
     check_not_negative(min_length=min_length)
+    lengths = {"min_length": min_length}
     if max_length is not None:
         check_positive(max_length=max_length)
-    for name, length in (
-        ("min_length", min_length),
-        ("max_length", max_length),
-    ):
-        if length is not None and length > MOST_LENGTH:
+        lengths["max_length"] = max_length
+    for name, length in lengths.items():
+        if length > MOST_LENGTH:
             raise ValueError(
                 f"`{name}` must be at most {MOST_LENGTH:,} tokens. Received: "
                 f"{name}={length}."
             )
-    if max_length is None:
-        return
-    if min_length > max_length:
+    if max_length is not None and min_length > max_length:
         raise ValueError(
             "`min_length` must not be more than `max_length`. Received: "
             f"min_length={min_length}, max_length={max_length}."
@@ -96,7 +98,7 @@ def check_prefix_lengths(lengths, source_lengths, max_length, model, describe):
         zip(lengths, source_lengths, strict=True)
     ):
         limit = max_length or default_max_length(source_length)
-        limit = min(limit, model.max_length or limit)
+        limit = within_model(limit, model)
         if source_length and length > limit:
             raise ValueError(
                 "A prefix must not be longer than the target may be. Received: "

@@ -499,11 +499,20 @@ class Transformer(Freezable, keras.Model):
         Returns:
             A list of float32 weights of shape `(B, N, T, S)`, one per layer.
             Each row sums to 1 over `S`.
+
+        Raises:
+            TypeError: If `inputs` is not a dictionary, or ids are no integers.
+            ValueError: If ids are missing or not matrices of as many rows.
         """
         check_keys("inputs", inputs)
-        source_ids = ops.cast(inputs["source_ids"], "int32")
+        inputs = {
+            name: as_ids(name, inputs[name])
+            for name in ("source_ids", "target_ids")
+        }
+        check_pairs(inputs)
+        source_ids, target_ids = (ops.cast(x, "int32") for x in inputs.values())
         _, scores = self._decode(
-            ops.cast(inputs["target_ids"], "int32"),
+            target_ids,
             self.encode(source_ids),
             padding_mask(source_ids),
             return_attention_scores=True,
@@ -591,10 +600,12 @@ class Transformer(Freezable, keras.Model):
             search: `GreedySearch()` by default.
             min_lengths: Int32 tensor `(B,)`, least tokens of each target
                 before its end token.
-            max_lengths: Int32 tensor `(B,)`, most tokens of each target.
+            max_lengths: Int32 tensor `(B,)`, most tokens of each target; by
+                default those of its source + 50.
             target_prefix_ids: Int32 tensor `(B, T)`, tokens that each target
                 begins with, then padding.
-            capacity: Most tokens of any target; needed with `max_lengths`.
+            capacity: Most tokens of any target; needed with `max_lengths`. By
+                default `S` + 50.
 
         Returns:
             `Hypotheses`: target ids `(B, K, T)`, scores `(B, K)` and scores of
@@ -765,8 +776,7 @@ class Transformer(Freezable, keras.Model):
         `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
         """
         fit = super().fit
-        by_name = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
-        given = {**kwargs, **by_name}  # positional arguments too
+        given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         check_no_class_weight(given.get("class_weight"))
         check_training_data(self, x, y)
         check_training_data(self, *x_and_y(given.get("validation_data")))

@@ -22,6 +22,7 @@ from keras_transformer.lengths import LONGEST_SOURCE
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.lengths import check_row_lengths
+from keras_transformer.lengths import within_model
 from keras_transformer.pieces import end_rows
 from keras_transformer.pieces import end_targets
 from keras_transformer.progress import with_progress
@@ -62,15 +63,17 @@ class Translator:
         min_length: Least tokens of a translation before its end, if the
             default of `max_length` and the model's own leave room for them.
         max_length: Most tokens of a translation; by default the tokens of the
-            source + 50 (section 6.1). The longer, the fewer texts are
-            decoded at once, as memory is reserved for all tokens.
+            source + 50 (section 6.1), and never more than the model's own. The
+            longer, the fewer texts are decoded at once, as memory is reserved
+            for all tokens.
         target_prefix: A sequence of strings, one for each text, with which
             the translations begin.
         return_scores: Whether to return the scores as well.
-        tokens_per_batch: Most tokens of a batch, with padding and the room for
-            the targets; bounds the memory, however many texts there are. On a
-            CPU, TensorFlow decodes two batches at a time. Much text is faster
-            with one batch per core, at most 8, which it does after
+        tokens_per_batch: Most positions of a batch: its texts, times the slots
+            of the search, times the most tokens of a target, or of a source
+            where that is more. Bounds the memory, however many texts there
+            are. On a CPU, TensorFlow decodes two batches at a time. Much text
+            is faster with one batch per core, at most 8, which it does after
             `tf.config.threading.set_intra_op_parallelism_threads(1)`.
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
@@ -84,10 +87,13 @@ class Translator:
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If model and tokenizers differ in their vocabulary sizes,
-            or a text is longer than the model's `max_length`, 4,096 tokens
-            where it has none. `translator.model.max_length = 10_000` raises
-            that, is saved and exported; learned positions cannot be raised.
+        ValueError: If model and tokenizers differ in their vocabulary sizes or
+            special tokens, a limit is not positive or `min_length` more than
+            `max_length`, there are not as many prefixes as texts, or one is
+            longer than its translation may be, or a text is longer than the
+            model's `max_length`, 4,096 tokens where it has none.
+            `translator.model.max_length = 10_000` raises that, is saved and
+            exported; learned positions cannot be raised.
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
@@ -188,7 +194,10 @@ class Translator:
 
         lengths = [len(row) for row in rows]
         batches = batches_by_length(
-            lengths, tokens_per_batch, search.num_slots, max_length
+            lengths,
+            tokens_per_batch,
+            search.num_slots,
+            within_model(max_length, self.model),
         )
         # XLA's operations use all cores by themselves.
         beside = 1 if jit_compile else batches_at_once()

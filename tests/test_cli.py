@@ -29,6 +29,7 @@ import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer import lines as lines_module
 from keras_transformer import transformer
+from keras_transformer.cli import options as cli_options
 from keras_transformer.cli import score as score_command
 from keras_transformer.cli import translate as translate_command
 from keras_transformer.search import beam
@@ -909,6 +910,29 @@ def test_every_option_reaches_the_search(trained, monkeypatch, kind, options):
     assert found.get_config() == expected
     defaults = kind().get_config()
     assert not [name for name in expected if expected[name] == defaults[name]]
+
+
+def test_options_are_added_to_what_a_search_of_a_user_has():
+    class Weighted(kt.GreedySearch):
+        def __init__(self, weights, **kwargs):
+            super().__init__(**kwargs)
+            self.weights = weights
+
+        def get_config(self):
+            return {**super().get_config(), "weights": list(self.weights)}
+
+        @classmethod
+        def from_config(cls, config):
+            return cls(**{**config, "weights": np.array(config["weights"])})
+
+    translator = types.SimpleNamespace(
+        search=Weighted(np.ones(2), forbidden_token_ids=[1])
+    )
+    cli_options.set_search(translator, {"forbid_unknown": True})
+    assert translator.search.forbidden_token_ids == (1,)
+    cli_options.set_search(translator, {"no_repeat_ngram_size": 2})
+    assert translator.search.no_repeat_ngram_size == 2
+    np.testing.assert_array_equal(translator.search.weights, np.ones(2))
 
 
 def test_translations_begin_as_told(trained):

@@ -783,9 +783,16 @@ def test_what_training_stops_by_may_change_unless_the_best_is_kept():
         return new_run("run", **{"patience": 1, **options}).options.settings()
 
     assert settings(monitor="val_bleu") == settings()
-    assert settings(bleu=True, tokenize="zh") == settings()
+    # Scores of other tokens are no measure for those of earlier epochs.
+    assert settings(bleu=True, tokenize="zh") != settings(bleu=True)
     kept = settings(monitor="val_bleu", tokenize="zh", keep_best=True)
     assert (kept["monitor"], kept["tokenize"]) == ("val_bleu", "zh")
+
+
+def test_an_empty_path_is_not_the_current_folder():
+    for name in ("output", "tokenizer"):
+        with pytest.raises(ValueError, match=f"`{name}` must be a path. Rec"):
+            TrainingOptions(**{"output": "run", name: ""})
 
 
 def test_a_file_may_be_named_in_another_way_or_moved(

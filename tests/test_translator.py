@@ -405,6 +405,14 @@ def test_max_length_limits_every_translation(translator, generated, max_length):
     assert target_ids.shape[1] == max_length
 
 
+def test_no_room_is_kept_for_more_than_the_model_takes(
+    translator, generated, monkeypatch
+):
+    monkeypatch.setattr(translator.model, "max_length", 6)
+    translator(["the cat"] * 50, max_length=4000)
+    assert len(generated) == 1
+
+
 def test_lengths_and_search_are_passed_to_the_model(translator, generated):
     translator(["the cat"], min_length=4, max_length=9)
     ((options, (target_ids,)),) = generated

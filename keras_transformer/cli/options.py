@@ -196,10 +196,9 @@ def set_search(translator, options):
         translator.search = kinds[name]()
     config = translator.search.get_config()
     if options.pop("forbid_unknown", False):
-        config["forbidden_token_ids"] = [
-            *config["forbidden_token_ids"],
-            UNKNOWN_TOKEN_ID,
-        ]
+        forbidden = config["forbidden_token_ids"]
+        if UNKNOWN_TOKEN_ID not in forbidden:
+            options["forbidden_token_ids"] = [*forbidden, UNKNOWN_TOKEN_ID]
     for option in sorted(options.keys() - config.keys()):
         needed = " or ".join(
             f"--search {other}"
@@ -207,7 +206,9 @@ def set_search(translator, options):
             if option in kind().get_config()
         )
         refuse([option], needed, type(translator.search).__name__)
-    translator.search = type(translator.search)(**{**config, **options})
+    if options:
+        kind = type(translator.search)
+        translator.search = kind.from_config({**config, **options})
 
 
 def given(**options):

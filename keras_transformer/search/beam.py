@@ -163,7 +163,7 @@ class BeamSearch(Search):
             ops.expand_dims(is_last, 1),
         )
         finishes = ops.logical_and(
-            ended, self._counts(candidates, state.num_finished)
+            ended, self._win_places(candidates, state.num_finished)
         )
         is_open = ops.expand_dims(ops.logical_not(state.done), 1)
         finishes = ops.logical_and(finishes, is_open)
@@ -198,11 +198,7 @@ class BeamSearch(Search):
         return state.done
 
     def hypotheses(self, state) -> Hypotheses:
-        return Hypotheses(
-            state.finished.target_ids,
-            state.finished.scores,
-            state.finished.token_scores,
-        )
+        return Hypotheses(**state.finished._asdict())
 
     def penalty(self, length):
         """Computes what the log-probability of a target is divided by."""
@@ -259,12 +255,12 @@ class BeamSearch(Search):
         )
 
     def _places(self, num_finished):
-        """How many hypotheses go on, `(B, 1)`."""
+        """How many hypotheses go on: `(B, 1)`, or one number for all."""
         if self.patience is not None:
             return self.width
         return self.width - ops.expand_dims(num_finished, 1)
 
-    def _counts(self, candidates, num_finished):
+    def _win_places(self, candidates, num_finished):
         """Whether a candidate is among the best for which there is a place.
 
         One that ends outside of them has not won a place to keep.
@@ -323,15 +319,15 @@ class BeamSearch(Search):
 
 
 class _Candidates(NamedTuple):
-    """Hypotheses that may go on.
+    """Hypotheses that may go on, `M` for each sentence.
 
     Attributes:
-        scores: Natural-logarithm probabilities `(B, W)`.
-        token_ids: The tokens chosen last, `(B, W)`.
-        target_ids: All tokens so far, `(B, W, T)`.
-        token_scores: Their natural-logarithm probabilities, `(B, W, T)`.
+        scores: Natural-logarithm probabilities `(B, M)`.
+        token_ids: The tokens chosen last, `(B, M)`.
+        target_ids: All tokens so far, `(B, M, T)`.
+        token_scores: Their natural-logarithm probabilities, `(B, M, T)`.
         ancestry: In which slot the hypothesis is at each position,
-            `(B, W, T)`: was, up to the one chosen last, and will be.
+            `(B, M, T)`: was, up to the one chosen last, and will be.
     """
 
     scores: Any

@@ -65,6 +65,10 @@ class Search(abc.ABC):
         forbidden_token_ids: Tokens never to choose, such as the unknown one;
             models forbid padding and the start token anyway.
 
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a penalty is not positive, or a size or id negative.
+
     Attributes:
         num_hypotheses: Number of targets to return for each sentence.
         seed: Random seed, an integer, of a search that makes random choices.

@@ -303,10 +303,9 @@ class _LiteRTGraph:
         }
 
     def _step_specs(self):
-        layer = self.model.decoder.layers[0]
+        layers = self.model.decoder.layers
 
         def cache(name, head_dim):
-            layers = self.model.decoder.layers
             shape = [len(layers), None, self.model.num_heads]
             return tf.TensorSpec([*shape, None, head_dim], name=name)
 
@@ -314,10 +313,10 @@ class _LiteRTGraph:
             tf.TensorSpec([None], tf.int32, name="token_ids"),
             tf.TensorSpec([1], tf.int32, name="position"),
             tf.TensorSpec([None, None], tf.int32, name="source_ids"),
-            cache("encoded_keys", layer.key_dim),
-            cache("encoded_values", layer.value_dim),
-            cache("keys", layer.key_dim),
-            cache("values", layer.value_dim),
+            cache("encoded_keys", layers[0].key_dim),
+            cache("encoded_values", layers[0].value_dim),
+            cache("keys", layers[0].key_dim),
+            cache("values", layers[0].value_dim),
         ]
 
     def _tokenizers(self, start):

@@ -152,11 +152,11 @@ def verify_export(
         ImportError: If the export is a LiteRT file and ai-edge-litert is not
             installed.
         RuntimeError: If the process that runs the export fails.
-        TypeError: If `translator` is not a `Translator`, or `lines` are not
-            strings.
-        ValueError: If there are no lines, or the export is damaged, was not
-            written by `export_saved_model` or `export_litert`, or has another
-            search than the translator.
+        TypeError: If `translator` is not a `Translator`, `lines` are not
+            strings, or `tolerance` is not a number.
+        ValueError: If there are no lines, `tolerance` is negative, or the
+            export is damaged, was not written by `export_saved_model` or
+            `export_litert`, or has another search than the translator.
     """
     check_kind("translator", translator, Translator)
     check_tolerance(tolerance)

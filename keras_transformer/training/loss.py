@@ -31,10 +31,12 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
     smoothing as in [Szegedy et al., 2015](https://arxiv.org/abs/1512.00567):
     the right token gets a share of `1 - e`, and `e` is spread over all `V`
     tokens. Computed in float32 in closed form, without one-hot labels of
-    shape `(B, T, V)`; if a training step has its logits in bfloat16, the
-    probability of a label is rounded to bfloat16 too:
+    shape `(B, T, V)`:
 
     `loss = logsumexp(z) - (1 - e) z_label - e mean(z)`
+
+    If a training step has its logits in bfloat16, the probability of a label
+    is rounded to bfloat16 too.
 
     The default reduction is the exact mean over real tokens: padding has
     weight 0, either by the `sample_weight` that `translation_dataset` gives
@@ -54,9 +56,11 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
             sentences.
 
     Returns:
-        Scalar float32 tensor, in nats per target token.
+        Float32 tensor, in nats per target token: scalar, or `(B, T)` with
+        `reduction=None`.
 
     Raises:
+        TypeError: If `label_smoothing` is not a number.
         ValueError: If `label_smoothing` is not in `[0, 1)`, or there are labels
             or weights of another shape than the logits.
 

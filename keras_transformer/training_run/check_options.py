@@ -17,7 +17,7 @@ from keras_transformer.text.dataset import check_budget
 from keras_transformer.text.dataset import check_segmentations
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.options import OF_A_START
-from keras_transformer.training_run.options import OF_LEARNING
+from keras_transformer.training_run.options import OF_A_VOCABULARY
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.start import model_options
 
@@ -151,7 +151,7 @@ def _check_tokenizers(options):
         )
     if options.tokenizer:
         _check_left_out(
-            options, OF_LEARNING, "tokenizer", "which is not learned"
+            options, OF_A_VOCABULARY, "tokenizer", "which is not learned"
         )
     elif options.target_tokenizer:
         raise ValueError(

@@ -78,7 +78,7 @@ class Fitting:
             if self.distribution.is_chief:
                 has_ended = stop or checkpoint.epoch >= self.data.num_epochs
                 if not has_ended:
-                    self.folder.go_on(
+                    self.folder.add_texts(
                         self.options.settings(), self.data.digests
                     )
                 self._announce(checkpoint, has_ended)

@@ -162,7 +162,7 @@ class RunFolder:
                 )
         return begun
 
-    def go_on(self, settings: dict, data: dict):
+    def add_texts(self, settings: dict, data: dict):
         """Records text that the coming epochs have and earlier ones had not."""
         begun = self.check_same(settings, data)
         if data.keys() - begun["data"].keys():

@@ -48,7 +48,7 @@ MAY_CHANGE = (
 # Options that are paths: the same file or folder has many.
 PLACES = ("start_from", "tokenizer", "target_tokenizer")
 # Options for learning a vocabulary.
-OF_LEARNING = (
+OF_A_VOCABULARY = (
     "vocabulary_size",
     "model_type",
     "character_coverage",
@@ -71,7 +71,7 @@ OF_A_START = (
     "preset",
     "normalize_first",
     *SIZES,
-    *OF_LEARNING,
+    *OF_A_VOCABULARY,
     "tokenizer",
     "target_tokenizer",
 )
@@ -386,6 +386,10 @@ class TrainingOptions:
         for name in ("output", *PLACES):
             path = getattr(self, name)
             if path is not None:
+                if not os.fspath(path):
+                    raise ValueError(
+                        f"`{name}` must be a path. Received: {name}={path!r}."
+                    )
                 # Without the trailing slash that shell completion adds.
                 setattr(self, name, os.fspath(Path(path)))
         if self.symbols:
@@ -394,7 +398,7 @@ class TrainingOptions:
         if self.start_from:
             said_already += OF_A_START
         elif self.tokenizer:
-            said_already += OF_LEARNING
+            said_already += OF_A_VOCABULARY
         for name in DEFAULTS.keys() - said_already:
             if getattr(self, name) is None:
                 setattr(self, name, DEFAULTS[name])
@@ -411,7 +415,7 @@ class TrainingOptions:
         if self.decay:
             may_change.difference_update(("epochs", "updates"))
         if not self.keep_best:
-            may_change.update(("monitor", "tokenize"))
+            may_change.add("monitor")
         return {
             name: value
             for name, value in settings.items()

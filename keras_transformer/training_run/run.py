@@ -96,8 +96,8 @@ class TrainingRun:
                 process of this training is lost.
             TypeError: If an option is of the wrong kind.
             ValueError: If an argument is out of range, or differs from what
-                training began with; or if both `resume` and `overwrite` are
-                set.
+                training began with; if both `resume` and `overwrite` are set;
+                or if weights or losses are no longer finite numbers.
         """
         options = self.options
         check_options(options, bool(validation))

@@ -9,6 +9,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import compiled as compiled_module
+from keras_transformer import generation
 from keras_transformer.weights import named_weights
 
 from .compiled import COMPILE
@@ -268,6 +269,22 @@ def test_targets_are_no_longer_than_the_learned_positions():
             SOURCE_IDS, min_length=18, max_length=max_length
         )
         assert lengths(target_ids) == [S + 2] * len(SOURCE_IDS)
+
+
+def test_no_room_is_made_for_more_than_the_model_takes(
+    copying_model, monkeypatch
+):
+    monkeypatch.setattr(copying_model, "max_length", 20)
+    decoded = generation._decoded
+    asked = []
+
+    def recorded(decode, inputs, jit_compile):
+        asked.append((decode.capacity, set(inputs["max_lengths"].tolist())))
+        return decoded(decode, inputs, False)
+
+    monkeypatch.setattr(generation, "_decoded", recorded)
+    copying_model.generate(SOURCE_IDS, max_length=10_000, jit_compile=True)
+    assert asked == [(32, {20})]
 
 
 def test_compiled_search_equals_the_plain_one(copying_model):

@@ -534,6 +534,10 @@ def test_sides_must_have_as_many_rows():
         ValueError, "`inputs` must be a dictionary with 'source_ids' a"
     ):
         model.cross_attention({"source_ids": IDS["source_ids"]})
+    with raises(ValueError, "'source_ids' and 'target_ids' must have the same"):
+        model.cross_attention({**IDS, "target_ids": IDS["target_ids"][:1]})
+    with raises(TypeError, "`target_ids` must hold integers. Received: target"):
+        model.cross_attention({**IDS, "target_ids": IDS["target_ids"] + 0.5})
 
 
 def test_positions_start_at_0():

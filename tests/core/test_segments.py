@@ -77,7 +77,7 @@ def test_segments_with_a_past_equal_one_loop(
     model, source_ids, search, monkeypatch
 ):
     monkeypatch.setattr(decoding, "is_litert_graph", lambda: True)
-    monkeypatch.setattr(decoding, "LEAST_HIDDEN_DIM", D)
+    monkeypatch.setattr(decoding, "LEAST_DIM_WITH_PAST", D)
     rooms = set()
     original = Decode.advance
 

@@ -16,7 +16,7 @@ model = kt.Transformer(
     97,
     num_layers=2,
     num_heads=2,
-    hidden_dim=decoding.LEAST_HIDDEN_DIM,
+    hidden_dim=decoding.LEAST_DIM_WITH_PAST,
     intermediate_dim=32,
 )
 for variable in model.trainable_variables:
