@@ -4,11 +4,13 @@ import contextlib
 import contextvars
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.dense import by_rows
+from keras_transformer.input_checks import as_ids
 from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
@@ -18,6 +20,9 @@ from keras_transformer.tensorflow_only.graphs import is_litert_graph
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
 from keras_transformer.tensorflow_only.indexing import gather_and_pass_on
 from keras_transformer.tensorflow_only.products import matrix_product
+
+# Floats that hold any id exactly; smaller ones would round it.
+WHOLE_FLOATS = ("float32", "float64")
 
 # The matrix of each layer that is inside of `one_gradient`, as the last use
 # has passed it on. A context's own: devices of a strategy have threads.
@@ -45,8 +50,9 @@ class TokenEmbedding(Layer):
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
-        inputs: Int tensor of ids, shape `(B, T)`; float tensor of shape
-            `(B, T, D)` or `(B, D)` with `reverse=True`.
+        inputs: Int tensor of ids, shape `(B, T)`, or float32 without
+            fractions; float tensor of shape `(B, T, D)` or `(B, D)` with
+            `reverse=True`.
         reverse: Whether to compute logits from vectors.
         training: Whether the logits remember what they are the product of,
             so that a loss can do without their gradient.
@@ -56,7 +62,7 @@ class TokenEmbedding(Layer):
         with `reverse=True`.
 
     Raises:
-        TypeError: If ids or sizes are not integers.
+        TypeError: If ids or sizes are not whole numbers.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 
@@ -80,6 +86,7 @@ class TokenEmbedding(Layer):
         self.hidden_dim = hidden_dim
         self.mask_zero = mask_zero
         self.supports_masking = True
+        self.autocast = False  # ids may be floats, and vectors are cast below
 
     def build(self, inputs_shape=None):
         self.embeddings = self.add_weight(
@@ -96,6 +103,12 @@ class TokenEmbedding(Layer):
         """The shape of the vectors of ids `(B, T)`."""
         return (*inputs_shape, self.hidden_dim)
 
+    def __call__(self, inputs, *args, **kwargs):
+        is_reverse = kwargs.get("reverse", args and args[0])
+        if isinstance(inputs, (list, np.ndarray)) and not is_reverse:
+            inputs = as_ids("inputs", inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
     def call(self, inputs, reverse=False, training=None):
         if reverse:
             check_width("inputs", inputs.shape, self.hidden_dim)
@@ -109,7 +122,9 @@ class TokenEmbedding(Layer):
             if training:
                 keep_product(logits, inputs, embeddings, weight)
             return logits
-        if not is_integer_tensor(inputs):
+        # Keras builds a subclassed model that it loads by a call with floats.
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        if not is_integer_tensor(inputs) and dtype not in WHOLE_FLOATS:
             raise TypeError(
                 "`inputs` must be integers, unless `reverse=True`. Received: "
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "

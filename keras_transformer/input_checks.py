@@ -1,5 +1,7 @@
 """A look at what a model is given, before it trains for hours."""
 
+import warnings
+
 import keras
 import numpy as np
 from keras import ops
@@ -14,18 +16,19 @@ from keras_transformer.slices import is_integer_tensor
 ARRAYS = (dict, list, tuple, np.ndarray)
 
 
-def check_training_data(model, x, y=None):
+def check_training_data(model, x, y=None, needs_labels=False):
     """Raises unless ids are in the vocabularies, and the lengths right.
 
     Args:
         model: A `Transformer`.
         x: What Keras takes; of a dataset the first batch is looked at.
         y: The labels, where they are not in `x`.
+        needs_labels: Whether something compares them with logits.
     """
     if is_dataset(x):
         # One of `tf.distribute` has no beginning to take.
         for batch in x.take(1) if hasattr(x, "take") else ():
-            check_training_data(model, *x_and_y(batch))
+            check_training_data(model, *x_and_y(batch), needs_labels)
         return
     if not isinstance(x, ARRAYS):
         return  # such as a generator, which a look would use up
@@ -34,7 +37,7 @@ def check_training_data(model, x, y=None):
         "source_ids": model.source_vocabulary_size,
         "target_ids": model.vocabulary_size,
     }
-    shapes = {}
+    checked = {}
     for name, size in sizes.items():
         if hasattr(x[name], "ragged_rank"):
             raise TypeError(
@@ -48,15 +51,42 @@ def check_training_data(model, x, y=None):
                 f"{ids.shape}."
             )
         check_length(name, ids, model.max_length)
-        shapes[name] = ids.shape
+        checked[name] = ids
     if y is not None:
         labels = check_ids("y", y, model.vocabulary_size)
-        if labels.shape != shapes["target_ids"]:
-            raise ValueError(
-                "`y` must have an id for each of 'target_ids'. Received: "
-                f"y.shape={labels.shape}, "
-                f"target_ids.shape={shapes['target_ids']}."
-            )
+        _check_shifted(checked["target_ids"], labels)
+    elif needs_labels:
+        check_has_labels(y)
+
+
+def _check_shifted(target_ids, labels):
+    """Raises, or warns, if labels are not what follows each token."""
+    if labels.shape != target_ids.shape:
+        rows, length = labels.shape
+        advice = ""
+        if target_ids.shape == (rows, length + 1):
+            advice = " Drop the last token of 'target_ids'."
+        raise ValueError(
+            "`y` must have an id for each of 'target_ids'. Received: "
+            f"y.shape={labels.shape}, target_ids.shape={target_ids.shape}."
+            f"{advice}"
+        )
+    if np.any(labels) and np.array_equal(labels, target_ids):
+        warnings.warn(  # no error: the `call` of a subclass may shift them
+            "`y` should be the ids that follow those of 'target_ids', which "
+            "begin with the start token. Both are the same, of which a model "
+            "learns to copy.",
+            stacklevel=4,
+        )
+
+
+def check_has_labels(y):
+    """Raises if there is nothing for a loss to compare with logits."""
+    if y is None:
+        raise ValueError(
+            "`y` must be the labels `(B, T)`, the targets through the end "
+            "token. Received: y=None."
+        )
 
 
 def check_no_class_weight(class_weight):

@@ -20,6 +20,7 @@ from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
 from keras_transformer.input_checks import as_ids
+from keras_transformer.input_checks import check_has_labels
 from keras_transformer.input_checks import check_keys
 from keras_transformer.input_checks import check_no_class_weight
 from keras_transformer.input_checks import check_pairs
@@ -422,11 +423,8 @@ class Transformer(Freezable, keras.Model):
         In training `y_pred` itself may get no gradient, only the factors it is
         the product of; for the gradient of logits, call the loss.
         """
-        if y is None and self.loss is not None:
-            raise ValueError(
-                "`y` must be the labels `(B, T)`, the targets through the end "
-                "token. Received: y=None."
-            )
+        if self.loss is not None:
+            check_has_labels(y)
         if hasattr(y, "dtype"):
             sample_weight = token_weights(y, sample_weight)
         arguments = x, y, y_pred, sample_weight, training
@@ -756,12 +754,13 @@ class Transformer(Freezable, keras.Model):
         """Trains like `keras.Model.fit`, after checking the ids.
 
         Of arrays all ids are checked, of a `tf.data.Dataset` the first batch,
-        for training and for validation: an id outside the vocabulary, or labels
-        of another shape than the targets, raise a `ValueError`. In a later
-        batch, or in a dataset that `tf.distribute` has distributed, TensorFlow
-        finds such an id on a CPU; if compiled with XLA or on another device,
-        nothing does. The check iterates a dataset once more than training
-        does, so its source must be readable again.
+        for training and for validation: an id outside the vocabulary, no
+        labels, or some of another shape than the targets raise a `ValueError`;
+        labels that equal the targets, which are not shifted, are a warning. In
+        a later batch, or in a dataset that `tf.distribute` has distributed,
+        TensorFlow finds such an id on a CPU; if compiled with XLA or on another
+        device, nothing does. The check iterates a dataset once more than
+        training does, so its source must be readable again.
 
         On a few cores, the operations of a small model are faster if threads do
         not share them. After
@@ -778,8 +777,11 @@ class Transformer(Freezable, keras.Model):
         fit = super().fit
         given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         check_no_class_weight(given.get("class_weight"))
-        check_training_data(self, x, y)
-        check_training_data(self, *x_and_y(given.get("validation_data")))
+        # Before Keras takes the weights out of the model, as it does on JAX.
+        needs_labels = self.loss is not None
+        check_training_data(self, x, y, needs_labels)
+        validation = x_and_y(given.get("validation_data"))
+        check_training_data(self, *validation, needs_labels)
         # A dataset has an order of its own; Keras would warn.
         if is_dataset(x) and "shuffle" not in given:
             kwargs["shuffle"] = False
@@ -795,6 +797,8 @@ class Transformer(Freezable, keras.Model):
     ):
         """Like `keras.Model.train_on_batch`, without `class_weight`."""
         check_no_class_weight(class_weight)
+        if self.loss is not None:
+            check_has_labels(y)
         return super().train_on_batch(
             x, y, sample_weight, return_dict=return_dict
         )
@@ -802,7 +806,7 @@ class Transformer(Freezable, keras.Model):
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Like `keras.Model.evaluate`, after checking the ids as `fit` does."""
         if not kwargs.get("_use_cached_eval_dataset"):  # `fit` checked
-            check_training_data(self, x, y)
+            check_training_data(self, x, y, self.loss is not None)
         return super().evaluate(x, y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):

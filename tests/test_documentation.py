@@ -37,10 +37,10 @@ def test_snippets_do_what_the_documents_say(tmp_path):
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    # By the model, with a beginning too, its int8 files and the one of fixed
-    # shapes; of a beam; by CTranslate2; three of three the same.
+    # By the model, of ids and with a beginning too, its int8 files and the one
+    # of fixed shapes; of a beam; by CTranslate2; three of three the same.
     lines = result.stdout.splitlines()
-    assert lines.count("['fünf vier drei zwei eins']") == 5
+    assert lines.count("['fünf vier drei zwei eins']") == 6
     assert "\n[['fünf vier drei zwei eins', " in result.stdout
     assert "\nfünf vier drei zwei eins\n" in result.stdout
     assert "\n3 True " in result.stdout

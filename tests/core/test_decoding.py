@@ -658,8 +658,9 @@ def test_callback_generates_in_the_middle_of_an_epoch(jit_compile):
         of_all = model.score(SOURCE_IDS, SOURCE_IDS, jit_compile=jit_compile)[1]
         scores.append(of_all.sum())
 
+    target_ids = ops.convert_to_numpy(model.decoder_inputs(SOURCE_IDS))
     model.fit(
-        {"source_ids": SOURCE_IDS, "target_ids": SOURCE_IDS},
+        {"source_ids": SOURCE_IDS, "target_ids": target_ids},
         SOURCE_IDS,
         batch_size=2,
         epochs=2,

@@ -397,9 +397,21 @@ def test_fit_compares_labels_with_targets(shape):
 def test_training_needs_labels():
     model = make_model()
     model.compile("sgd", kt.LabelSmoothedCrossentropy())
+    model.fit(IDS, LABELS, verbose=0)
     for call in (model.fit, model.evaluate, model.train_on_batch):
         with raises(ValueError, "`y` must be the labels `(B, T)`, the targets"):
             call(IDS)
+    # An error in a step would have lost the weights on JAX.
+    assert np.isfinite(model.get_weights()[0]).all()
+
+
+def test_labels_follow_the_targets():
+    model = make_model()
+    model.compile("sgd", kt.LabelSmoothedCrossentropy())
+    with pytest.warns(UserWarning, match="`y` should be the ids that follow"):
+        model.fit(IDS, IDS["target_ids"], verbose=0)
+    with pytest.raises(ValueError, match="Drop the last token of 'target_ids'"):
+        model.fit(IDS, LABELS[:, 1:])
 
 
 def test_fit_refuses_weights_of_classes():
@@ -673,13 +685,20 @@ def test_validation_ids_must_be_in_the_vocabulary(monkeypatch, form):
     with raises(ValueError, "`source_ids` must be in [0, "):  # in its place
         model.fit(IDS, LABELS, B, 1, 0, None, 0.0, form(wrong, LABELS))
     monkeypatch.setattr(keras.Model, "fit", lambda *args, **kwargs: "fits")
-    assert model.fit(IDS, validation_data=form(IDS, LABELS)) == "fits"
+    model.compile()  # without a loss, which wants labels
+    assert model.fit(IDS, LABELS, validation_data=form(IDS, LABELS)) == "fits"
 
 
 def test_embedded_ids_must_be_integers():
     layer = kt.TokenEmbedding(13, 8)
+    # As Keras makes them where an `Input` has no dtype: exact.
+    np.testing.assert_array_equal(
+        layer(np.full((2, 5), 4.0, "float32")), layer(np.full((2, 5), 4))
+    )
+    with raises(TypeError, "`inputs` must hold integers. Received: inputs wit"):
+        layer(np.full((2, 5), 2.7))
     with raises(TypeError, "`inputs` must be integers, unless `reverse=True`."):
-        layer(np.ones((2, 5), "float32"))
+        layer(keras.ops.ones((2, 5), "bfloat16"))
 
 
 def test_search_must_be_a_search():

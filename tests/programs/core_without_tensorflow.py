@@ -14,7 +14,7 @@ model = kt.Transformer(
 )
 ids = np.array([[4, 5, 3]])
 model.compile("adam", kt.LabelSmoothedCrossentropy(0.1))
-model.fit({"source_ids": ids, "target_ids": ids}, ids, verbose=0)
+model.fit({"source_ids": ids, "target_ids": ids}, ids + 1, verbose=0)
 print(model.generate(ids, max_length=4)[0].shape[0])
 for name in kt.__all__:
     try:
