@@ -9,6 +9,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
+from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import first_given
@@ -263,7 +264,7 @@ class Encoder(Layer):
         self.attention_dropout = attention_dropout
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.attention_bias = attention_bias
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True

@@ -59,7 +59,7 @@ class FeedForward(Layer):
         check_share(dropout=dropout)
         self.hidden_dim = hidden_dim
         self.intermediate_dim = intermediate_dim
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         if self.activation is keras.activations.glu:
             raise ValueError(
                 "`activation` must return as many units as it takes. Received: "
@@ -104,3 +104,18 @@ class FeedForward(Layer):
             "activation": keras.activations.serialize(self.activation),
             "dropout": self.dropout,
         }
+
+
+def get_activation(activation):
+    """Returns an activation by its name, its configuration, or itself.
+
+    Raises:
+        ValueError: If Keras has none of that name.
+    """
+    try:
+        return keras.activations.get(activation)
+    except ValueError as error:
+        raise ValueError(
+            "`activation` must be the name of a Keras activation, such as "
+            f"'relu' or 'gelu', or a function. Received: {activation!r}."
+        ) from error

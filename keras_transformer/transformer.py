@@ -16,6 +16,7 @@ from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
 from keras_transformer.encoder import Encoder
+from keras_transformer.feed_forward import get_activation
 from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
@@ -217,7 +218,7 @@ class Transformer(Freezable, keras.Model):
         self.attention_dropout = attention_dropout
         self.feed_forward_dropout = feed_forward_dropout
         self.normalize_first = normalize_first
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation(activation)
         self.positional_encoding = positional_encoding
         self.max_length = max_length
         self.tie_source = tie_source

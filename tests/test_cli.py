@@ -1398,10 +1398,19 @@ def test_export_refuses_options_of_another_format(
     assert_is_one_line(result, message)
 
 
+def test_a_litert_file_is_not_the_name_of_another_export(trained, tmp_path):
+    path = tmp_path / "x.tflite"
+    assert_is_one_line(
+        run("export", trained.folder, path, "--format", "saved_model"),
+        "`--format` needs another name than that of a LiteRT file. .*tflite.",
+    )
+    assert not path.exists()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--width", "2"), "`--width` needs a translator's folder. .*tflite.*"),
+        (("--width", "2"), "`--width` needs a translator's folder, .*tflite.*"),
         (("--min-length", "2"), "`--min-length` needs a translator's f.*"),
         (("--target-prefix", ""), "`--target-prefix` needs a transl.*"),
         (("--dtype", "float32"), "`--dtype` needs a translator's folder.*"),

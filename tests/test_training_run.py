@@ -1034,7 +1034,7 @@ def test_a_model_of_another_size_than_a_preset(text, tmp_path):
         ({"num_heads": 5}, "`hidden_dim` must be a multiple of `num_heads`"),
         ({"num_layers": 0}, "`num_layers` must be at least 1"),
         ({"num_decoder_layers": 0}, "`num_decoder_layers` must be at least 1"),
-        ({"activation": "no"}, "Could not interpret activation"),
+        ({"activation": "no"}, "`activation` must be .*'no'"),
         ({"attention_dropout": 1.0}, "`attention_dropout` must be in"),
     ],
 )

@@ -106,7 +106,7 @@ def refuse_of_the_other(path, of_folder, of_exported):
     The file has its own search.
     """
     if is_exported(path):
-        refuse(of_folder, "a translator's folder", path)
+        refuse(of_folder, "a translator's folder, as an export fixes it", path)
     else:
         refuse(of_exported, "a .tflite file", path)
 

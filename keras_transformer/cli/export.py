@@ -91,8 +91,11 @@ def export(
       keras-transformer export runs/en-de page/model.tflite --source-length 64
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
+    is_litert = output.suffix == ".tflite"
     if format is None:
-        format = "litert" if output.suffix == ".tflite" else "saved_model"
+        format = "litert" if is_litert else "saved_model"
+    elif format != "litert" and is_litert:
+        refuse(["format"], "another name than that of a LiteRT file", output)
     litert_options = given(
         quantization=quantization,
         text=text,

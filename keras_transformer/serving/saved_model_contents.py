@@ -64,15 +64,15 @@ def read_graph(path):
         raise FileNotFoundError(f"No such folder: {path!r}.")
     file = os.path.join(path, "saved_model.pb")
     if not os.path.isfile(file):
-        advice = (
-            "Is it the folder of all versions? Then add the version, such as "
-            "/1."
-        )
         if os.path.isfile(os.path.join(path, "model.bin")):
-            advice = "It is a CTranslate2 model, which cannot be compared."
+            raise ValueError(
+                "Only SavedModels and LiteRT files can be compared. Received: "
+                f"{path!r}, which is a CTranslate2 model."
+            )
         raise ValueError(
             "The folder must hold a SavedModel. Received: "
-            f"{path!r} without saved_model.pb. {advice}"
+            f"{path!r} without saved_model.pb. Is it the folder of all "
+            "versions? Then add the version, such as /1."
         )
     try:
         with open(file, "rb") as stream:

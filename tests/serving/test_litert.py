@@ -480,7 +480,7 @@ def test_command_scores_a_file(exported, tmp_path):
     assert "\nchrF 100.00\n" in output  # BLEU wants longer ones
     code, output = run("--width", "2")
     assert code == 2
-    assert "`--width` needs a translator's folder. Received: " in output
+    assert "`--width` needs a translator's folder, as an export" in output
 
 
 def test_command_names_what_a_light_install_lacks(exported):
