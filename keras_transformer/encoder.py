@@ -50,6 +50,8 @@ class EncoderLayer(Layer):
             be attended to.
         attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
             where a position may attend another; joined with the padding.
+        use_causal_mask: Whether a position attends only to those up to its
+            own, as in a language model.
         training: Whether dropout is on.
         mask: What Keras fills in from the mask that `inputs` carries, used
             where `padding_mask` is not given.
@@ -143,6 +145,7 @@ class EncoderLayer(Layer):
         inputs,
         padding_mask=None,
         attention_mask=None,
+        use_causal_mask=False,
         training=None,
         mask=None,
         inputs_mask=None,
@@ -157,6 +160,7 @@ class EncoderLayer(Layer):
             value=y,
             value_mask=padding_mask,
             attention_mask=attention_mask,
+            use_causal_mask=use_causal_mask,
             training=training,
         )
         x = self.self_attention_add_norm(x, y, training=training)
@@ -216,6 +220,8 @@ class Encoder(Layer):
             be attended to.
         attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
             where a position may attend another; joined with the padding.
+        use_causal_mask: Whether a position attends only to those up to its
+            own, as in a language model.
         training: Whether dropout is on.
         mask: What Keras fills in from the mask that `inputs` carries, used
             where `padding_mask` is not given.
@@ -299,6 +305,7 @@ class Encoder(Layer):
         inputs,
         padding_mask=None,
         attention_mask=None,
+        use_causal_mask=False,
         training=None,
         mask=None,
         inputs_mask=None,
@@ -310,6 +317,7 @@ class Encoder(Layer):
                 x,
                 padding_mask=padding_mask,
                 attention_mask=attention_mask,
+                use_causal_mask=use_causal_mask,
                 training=training,
             )
         return self.final_norm(x)

@@ -410,6 +410,22 @@ def test_attention_joins_all_masks_with_the_causal_one():
     np.testing.assert_array_equal(seen, np.stack([expected] * N, axis=1))
 
 
+@each_encoder
+def test_encoder_may_be_causal(encoder):
+    layer = ENCODERS[encoder]()
+    ids = keras.Input((None,), dtype="int32")
+    x = kt.TokenEmbedding(V, D)(ids)
+    model = keras.Model(ids, layer(x, use_causal_mask=True))
+    found = ops.convert_to_numpy(model(SOURCE_IDS))
+    x = without_mask(model.layers[1](SOURCE_IDS))
+    for length in range(1, 4):  # both rows have three tokens
+        expected = layer(x[:, :length], use_causal_mask=True)
+        np.testing.assert_allclose(found[:, :length], expected, **TOLERANCE)
+    allowed = np.tri(S, dtype=bool)
+    expected = layer(x, padding_mask=SOURCE_IDS != 0, attention_mask=allowed)
+    np.testing.assert_allclose(found, expected, **TOLERANCE)
+
+
 @hypothesis.given(
     batch_size=strategies.integers(1, 3),
     length=strategies.integers(1, 6),
