@@ -1,5 +1,6 @@
 """Reading lines of text, from files or from memory."""
 
+import collections
 import itertools
 import os
 from collections.abc import Iterable
@@ -126,13 +127,18 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
         if one is end and other is end:
             return
         if one is end or other is end:
-            rest = sum(1 for _ in (source if other is end else target)) + 1
+            longer, line, lines = (
+                (0, one, source) if other is end else (1, other, target)
+            )
+            rest = itertools.chain([line], lines)
+            has_words = collections.Counter(bool(x.strip()) for x in rest)
             counts = [count, count]
-            counts[0 if other is end else 1] += rest
+            counts[longer] += has_words.total()
+            advice = "" if has_words[True] else " The last of them are empty."
             raise ValueError(
                 "`source` and `target` must have the same number of lines. "
                 f"Received: {counts[0]:,} lines in source ({names[0]}), "
-                f"{counts[1]:,} lines in target ({names[1]})."
+                f"{counts[1]:,} lines in target ({names[1]}).{advice}"
             )
         count += 1
         yield one, other

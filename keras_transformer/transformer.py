@@ -367,13 +367,12 @@ class Transformer(Freezable, keras.Model):
                 ) from error
 
     def __call__(self, inputs, *args, **kwargs):
-        if isinstance(inputs, dict):
-            inputs = {
-                name: as_ids(name, x)
-                if name in ("source_ids", "target_ids")
-                else x
-                for name, x in inputs.items()
-            }
+        if not isinstance(inputs, dict):
+            check_keys("inputs", inputs)  # before other arguments are matched
+        inputs = {
+            name: as_ids(name, x) if name in ("source_ids", "target_ids") else x
+            for name, x in inputs.items()
+        }
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, training=None):

@@ -643,6 +643,8 @@ def test_inputs_must_be_named(kind):
         model.fit(both, LABELS)
     with raises(TypeError, "`inputs` must be a dictionary with 'source_ids'"):
         model(both)
+    with raises(TypeError, "`inputs` must be a dictionary with 'source_ids'"):
+        model(both[0], both[1])
 
 
 def test_inputs_must_not_be_empty():

@@ -381,6 +381,13 @@ def test_unequal_line_counts_are_both_named(
         make(*sides)
 
 
+def test_empty_lines_at_the_end_of_one_side_are_told(make, english, german):
+    with pytest.raises(
+        ValueError, match=r"\(lines\)\. The last of them are em"
+    ):
+        make(english, [*german, "", " "])
+
+
 def test_unequal_files_are_named(tmp_path, make):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("one\n" * 1200)
