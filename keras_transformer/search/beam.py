@@ -355,7 +355,7 @@ class _Beam(NamedTuple):
     """A search under way: the hypotheses that go on, and what has ended.
 
     Attributes:
-        scores: And the next four, as for candidates.
+        scores: And the next four, as for candidates, `M` = `W`.
         token_ids: The tokens chosen last.
         target_ids: All tokens so far.
         token_scores: Their natural-logarithm probabilities.
