@@ -78,19 +78,20 @@ def normalize(x, gamma, beta, epsilon):
 
         def gradient(upstream):
             along = upstream * normalized
-            of_x = upstream * gamma - normalized * _mean(along, gamma)
-            of_x = (of_x - _mean(upstream, gamma)) * inverse
+            scaled = upstream * gamma
+            if is_plain_graph():  # a product is one pass over memory
+                shares = ops.expand_dims(gamma / x.shape[-1], -1)
+                mean = ops.matmul(upstream, shares)
+                mean_along = ops.matmul(along, shares)
+            else:  # not of `along`, which XLA would then keep in memory
+                mean = ops.mean(scaled, axis=-1, keepdims=True)
+                mean_along = ops.mean(
+                    scaled * normalized, axis=-1, keepdims=True
+                )
+            of_x = (scaled - normalized * mean_along - mean) * inverse
             return of_x, sum_rows(along), sum_rows(upstream)
 
         return normalized * gamma + beta, gradient
 
     rows = ops.reshape(x, (-1, x.shape[-1]))
     return ops.reshape(normalization(rows, gamma, beta), ops.shape(x))
-
-
-def _mean(x, scale):
-    """Computes the mean of each row `(M, D)` times `(D,)`, `(M, 1)`."""
-    if is_plain_graph():  # one pass over memory
-        shares = ops.expand_dims(scale / x.shape[-1], -1)
-        return ops.matmul(x, shares)
-    return ops.mean(x * scale, axis=-1, keepdims=True)
