@@ -212,6 +212,7 @@ def _best_seconds(*calls):
     """Seconds of the fastest call of any of the functions."""
     best = float("inf")
     for call in calls:
+        call()  # which may compile it
         end = time.perf_counter() + PROBE_SECONDS
         while time.perf_counter() < end:
             start = time.perf_counter()

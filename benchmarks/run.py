@@ -166,7 +166,10 @@ class Run:
     def measure_training(self, cases, backend, profiled=()):
         """Measures every engine on every case, each run in a new process.
 
-        The steps of engines in `profiled` are also profiled.
+        On JAX, which is for a GPU, an engine stays in its process: compiling
+        takes a hundred times as long as a run, and on the GPU no run depends on
+        what a processor's threads and memory have done before. The steps of
+        engines in `profiled` are also profiled.
         """
         import training_report
 
@@ -186,7 +189,9 @@ class Run:
                     "profiles": {},
                 }
                 self.results["cases"].append(measured)
-                for measured["engines"] in self._train(case, progress):
+                for measured["engines"] in self._train(
+                    case, backend == "jax", progress
+                ):
                     training_report.write(self.results, self.output)
                 profiles = measured["profiles"]
                 for name in profiled:
@@ -267,29 +272,40 @@ class Run:
             {"search": job["search"], "engines": found}
         )
 
-    def _train(self, case, progress):
+    def _train(self, case, keeps_processes, progress):
         """Yields after each round what each engine has measured so far.
 
-        Each measurement is a list over the rounds.
+        Each measurement is a list over the rounds. With `keeps_processes` an
+        engine has one process for all of them.
         """
         alive = dict.fromkeys(self.names)
         found = {name: {} for name in self.names}
         turns = enumerate(_in_turn(self.names, self.runs), 1)
-        for number, name in turns:
-            progress.label(f"{case.size}: {name}")
-            if name in alive:
-                with (
-                    self._failing(name, alive),
-                    Worker(self.output / LOG) as worker,
-                ):
-                    measured = worker(
-                        trainers.measure, self.registry[name], case
-                    )
-                    for key, value in measured.items():
-                        found[name].setdefault(key, []).append(value)
-            progress.advance()
-            if number % len(self.names) == 0:  # saved even if a later one fails
-                yield {name: found[name] for name in found if name in alive}
+        with contextlib.ExitStack() as stack:
+            workers = {}
+            for number, name in turns:
+                progress.label(f"{case.size}: {name}")
+                if name in alive:
+                    with self._failing(name, alive):
+                        measured = {}
+                        if name not in workers:
+                            worker = stack.enter_context(
+                                Worker(self.output / LOG)
+                            )
+                            measured["ready_seconds"] = worker(
+                                trainers.start, self.registry[name], case
+                            )
+                            workers[name] = worker
+                        measured |= workers[name](trainers.measure)
+                        for key, value in measured.items():
+                            found[name].setdefault(key, []).append(value)
+                if not keeps_processes:
+                    stack.close()
+                    workers.clear()
+                progress.advance()
+                # Saved even if a later one fails.
+                if number % len(self.names) == 0:
+                    yield {name: found[name] for name in found if name in alive}
 
     def _best_setting(self, log, name, job):
         settings = text_case.ENGINES[name].settings()

@@ -45,13 +45,9 @@ class Ours:
 
     def __init__(self, case, dtype, is_compiled):
         import keras
-        import tensorflow as tf
 
         import keras_transformer as kt
 
-        if keras.backend.backend() != "tensorflow":
-            # TensorFlow only reads batches, but would take the GPU's memory.
-            tf.config.set_visible_devices([], "GPU")
         keras.utils.set_random_seed(SEED)
         keras.config.set_dtype_policy(POLICIES[dtype])
         self.model = self.make_model(case)
@@ -73,11 +69,22 @@ class Ours:
         return kt.Adam(*arguments, **options)
 
     def repeated(self, batch, times):
+        import keras
+
+        if keras.backend.backend() != "tensorflow":  # it may be missing there
+            return [batch] * times
         import tensorflow as tf
 
         return tf.data.Dataset.from_tensors(batch).repeat(times)
 
     def epoch(self, case):
+        import keras
+
+        if keras.backend.backend() != "tensorflow":
+            import tensorflow as tf
+
+            # It only reads batches, but would take the GPU's memory.
+            tf.config.set_visible_devices([], "GPU")
         return text_batches(case)
 
     def train(self, batches) -> float:
@@ -92,7 +99,16 @@ class Ours:
         timer = keras.callbacks.LambdaCallback(
             on_epoch_begin=note, on_epoch_end=note
         )
-        self.model.fit(batches, shuffle=False, verbose=0, callbacks=[timer])
+        steps = None
+        if isinstance(batches, list):
+            steps, batches = len(batches), (batch for batch in batches)
+        self.model.fit(
+            batches,
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=[timer],
+        )
         return seconds[1] - seconds[0]
 
     def profile(self, batches) -> dict[str, float]:
@@ -423,15 +439,17 @@ PROFILED = (
 BASELINES = {"tensorflow": "torch-float32", "jax": "torch-bfloat16-compiled"}
 
 
-def measure(engine: Engine, case: TrainingCase) -> dict:
-    """Trains in this process, which must be a new one.
+# What `start` has made in this process, and the batches of a run.
+_started = []
+
+
+def start(engine: Engine, case: TrainingCase) -> float:
+    """Makes a trainer in this process, a new one, and warms it up.
 
     Returns:
-        Seconds of the steps after the warm-up; seconds until the warm-up is
-        done, including loading and compilation; and peak memory in bytes, that
-        of the GPU if there is one.
+        Seconds until the warm-up is done, including loading and compilation.
     """
-    start = time.perf_counter()
+    begin = time.perf_counter()
     trainer = _made(engine, case)
     if case.text:
         warm_up = batches = trainer.epoch(case)
@@ -440,10 +458,20 @@ def measure(engine: Engine, case: TrainingCase) -> dict:
         warm_up = trainer.repeated(batch, WARM_UP)
         batches = trainer.repeated(batch, case.steps)
     trainer.train(warm_up)
-    ready_seconds = time.perf_counter() - start
+    _started[:] = trainer, batches
+    return time.perf_counter() - begin
+
+
+def measure() -> dict:
+    """Trains what this process has started.
+
+    Returns:
+        Seconds of the steps, and the peak memory so far in bytes, that of the
+        GPU if there is one.
+    """
+    trainer, batches = _started
     return {
         "seconds": trainer.train(batches),
-        "ready_seconds": ready_seconds,
         "peak_bytes": trainer.peak_bytes(),
     }
 

@@ -66,7 +66,8 @@ def measure(
     """Measure training: ours and other libraries in turn.
 
     All have the same sizes, batches, loss and optimizer, and each run has a new
-    process. Prints a table, and writes it with the raw times and a plot.
+    process; on jax, each engine. Prints a table, and writes it with the raw
+    times and a plot.
 
     Engines: ours and keras-hub, each -float32, -float32-thread (one thread per
     operation; ours computes a part of the batch on each core), -float32-xla,
@@ -109,6 +110,8 @@ def measure(
         )
     command.make_folder(output, overwrite)
     os.environ["KERAS_BACKEND"] = backend  # of the processes started here
+    # Else JAX takes most of the GPU's memory at once, also from the others.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     chosen = []
     for size in chosen_sizes:
         case = cases[size]._replace(steps=steps)
@@ -124,6 +127,7 @@ def measure(
         backend=backend,
         engines=names,
         steps=steps,
+        xla_flags=os.environ.get("XLA_FLAGS", ""),
         text=[file.name for file in text or ()],
     )
     run.measure_training(chosen, backend, profiled if profile else ())

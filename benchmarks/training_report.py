@@ -19,10 +19,15 @@ HEADER = (
     "ready, s",
 )
 
+# What has a process of its own, by the backend of Keras.
+PROCESSES = {
+    "tensorflow": "run in a new process",
+    "jax": "engine in a process of its own",
+}
 OPERATIONS = 15  # with a line of their own in a profile
 
 NOTES = """\
-Each run in a new process, the engines by turns: median (least–most) of {runs}
+Each {process}, the engines by turns: median (least–most) of {runs}
 runs of {what}. The ratio is to
 {baseline}: the median of the ratios round by round; above 1
 is faster. The floor is the time of a step's matrix products at the best rate
@@ -48,6 +53,7 @@ def write(results: dict, folder: Path):
         f"# Training speed, Keras on {backend}",
         "",
         NOTES.format(
+            process=PROCESSES[backend],
             runs=options["runs"],
             what=what,
             baseline=titles[baseline],
