@@ -8,6 +8,10 @@ from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_texts
 
+# Decimal places of scores: few enough that 100 is 100 and not a little more,
+# enough that rounding them once more gives what rounding once would.
+PLACES = 10
+
 
 @dataclasses.dataclass(frozen=True)
 class CorpusScores:
@@ -78,7 +82,7 @@ def corpus_scores(
     bleu = bleu_metric(lowercase, tokenize)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
     return CorpusScores(
-        bleu=round(bleu.corpus_score(translations, [references]).score, 4),
-        chrf=round(chrf.corpus_score(translations, [references]).score, 4),
+        bleu=round(bleu.corpus_score(translations, [references]).score, PLACES),
+        chrf=round(chrf.corpus_score(translations, [references]).score, PLACES),
         signature=str(bleu.get_signature()),
     )

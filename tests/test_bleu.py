@@ -1,5 +1,6 @@
 """Scores equal sacreBLEU's own."""
 
+import types
 import urllib.error
 
 import pytest
@@ -23,9 +24,8 @@ def test_scores_equal_those_of_sacrebleu():
     scores = kt.corpus_scores(TRANSLATIONS, REFERENCES)
     expected_bleu = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES])
     expected_chrf = sacrebleu.corpus_chrf(TRANSLATIONS, [REFERENCES])
-    # Rounded to four places, so that 100 reads 100.
-    assert scores.bleu == pytest.approx(expected_bleu.score, abs=5e-5)
-    assert scores.chrf == pytest.approx(expected_chrf.score, abs=5e-5)
+    assert scores.bleu == pytest.approx(expected_bleu.score, abs=1e-9)
+    assert scores.chrf == pytest.approx(expected_chrf.score, abs=1e-9)
     assert 0 < scores.bleu < scores.chrf < 100
 
 
@@ -33,7 +33,7 @@ def test_lowercase_ignores_case():
     exact = kt.corpus_scores(TRANSLATIONS, REFERENCES)
     lower = kt.corpus_scores(TRANSLATIONS, REFERENCES, lowercase=True)
     expected = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], lowercase=True)
-    assert lower.bleu == pytest.approx(expected.score, abs=5e-5)
+    assert lower.bleu == pytest.approx(expected.score, abs=1e-9)
     assert lower.bleu > exact.bleu
 
 
@@ -60,7 +60,7 @@ def test_tokenize_is_passed_on():
     expected = sacrebleu.corpus_bleu(
         TRANSLATIONS, [REFERENCES], tokenize="none", force=True
     )
-    assert scores.bleu == pytest.approx(expected.score, abs=5e-5)
+    assert scores.bleu == pytest.approx(expected.score, abs=1e-9)
     assert "tok:none" in scores.signature
 
 
@@ -75,6 +75,15 @@ def test_signature_says_how_bleu_was_computed():
 def test_equal_text_scores_100():
     scores = kt.corpus_scores(REFERENCES, REFERENCES)
     assert (scores.bleu, scores.chrf) == (100, 100)
+
+
+def test_scores_are_not_rounded_twice(monkeypatch):
+    score = types.SimpleNamespace(score=39.60504)  # not 39.605, which is 39.60
+    for metric in (sacrebleu.BLEU, sacrebleu.CHRF):
+        monkeypatch.setattr(metric, "corpus_score", lambda *_: score)
+    monkeypatch.setattr(sacrebleu.BLEU, "get_signature", lambda _: "")
+    scores = kt.corpus_scores(TRANSLATIONS, REFERENCES)
+    assert f"{scores.bleu:.2f} {scores.chrf:.2f}" == "39.61 39.61"
 
 
 def test_empty_translations_score_0():
