@@ -287,16 +287,7 @@ class Run:
                 progress.label(f"{case.size}: {name}")
                 if name in alive:
                     with self._failing(name, alive):
-                        measured = {}
-                        if name not in workers:
-                            worker = stack.enter_context(
-                                Worker(self.output / LOG)
-                            )
-                            measured["ready_seconds"] = worker(
-                                trainers.start, self.registry[name], case
-                            )
-                            workers[name] = worker
-                        measured |= workers[name](trainers.measure)
+                        measured = self._trained(name, case, workers, stack)
                         for key, value in measured.items():
                             found[name].setdefault(key, []).append(value)
                 if not keeps_processes:
@@ -306,6 +297,16 @@ class Run:
                 # Saved even if a later one fails.
                 if number % len(self.names) == 0:
                     yield {name: found[name] for name in found if name in alive}
+
+    def _trained(self, name, case, workers, stack):
+        """Measures an engine in its process, or starts one that `stack` ends."""
+        measured = {}
+        if name not in workers:
+            worker = stack.enter_context(Worker(self.output / LOG))
+            engine = self.registry[name]
+            measured["ready_seconds"] = worker(trainers.start, engine, case)
+            workers[name] = worker
+        return measured | workers[name](trainers.measure)
 
     def _best_setting(self, log, name, job):
         settings = text_case.ENGINES[name].settings()
