@@ -299,7 +299,7 @@ class Run:
                     yield {name: found[name] for name in found if name in alive}
 
     def _trained(self, name, case, workers, stack):
-        """Measures an engine in its process, or starts one that `stack` ends."""
+        """Measures an engine in its process; `stack` ends one that is new."""
         measured = {}
         if name not in workers:
             worker = stack.enter_context(Worker(self.output / LOG))
