@@ -167,9 +167,9 @@ class Run:
         """Measures every engine on every case, each run in a new process.
 
         On JAX, which is for a GPU, an engine stays in its process: compiling
-        takes a hundred times as long as a run, and on the GPU no run depends on
-        what a processor's threads and memory have done before. The steps of
-        engines in `profiled` are also profiled.
+        takes far longer than a run, and on the GPU no run depends on what a
+        processor's threads and memory have done before. The steps of engines in
+        `profiled` are also profiled.
         """
         import training_report
 

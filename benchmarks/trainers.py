@@ -100,7 +100,7 @@ class Ours:
             on_epoch_begin=note, on_epoch_end=note
         )
         steps = None
-        if isinstance(batches, list):
+        if isinstance(batches, list):  # which Keras takes for one batch
             steps, batches = len(batches), (batch for batch in batches)
         self.model.fit(
             batches,

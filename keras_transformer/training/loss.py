@@ -160,7 +160,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
 
         def gradient(upstream):
             share = label_smoothing / logits.shape[-1]
-            exact = ops.cast(logits, "float32")
+            exact = ops.cast(logits, "float32")  # anew, so as not to keep it
             difference = ops.exp(exact - ops.expand_dims(log_normalizers, -1))
             if label_smoothing:
                 difference = difference - share
