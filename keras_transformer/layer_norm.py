@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_transformer.gradients import custom_gradient
 from keras_transformer.rows import sum_rows
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
 
@@ -72,7 +73,7 @@ def normalize(x, gamma, beta, epsilon):
     `x` is `(u gamma - n mean(u n gamma) - mean(u gamma)) / s`.
     """
 
-    @ops.custom_gradient
+    @custom_gradient
     def normalization(x, gamma, beta):
         normalized, inverse = standardize(x, epsilon)
 

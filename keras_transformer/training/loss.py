@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
+from keras_transformer.gradients import custom_gradient
 from keras_transformer.product import cast_products
 from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
@@ -148,7 +149,7 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
             ids,
         )
 
-    @ops.custom_gradient
+    @custom_gradient
     def crossentropy(logits):
         exact = ops.cast(logits, "float32")
         log_normalizers = ops.logsumexp(exact, axis=-1)

@@ -1,0 +1,58 @@
+"""The same numbers on every backend of Keras."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def on_backend(run_program, tmp_path_factory):
+    """Gives a function of a backend, to what `run_core` finds there."""
+    path = tmp_path_factory.mktemp("backends") / "model.keras"
+    kt.Transformer(
+        13,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        intermediate_dim=16,
+        dropout=0.0,
+    ).save(path)
+
+    def run(backend):
+        process = run_program(
+            "run_core",
+            path,
+            int(backend == "jax"),  # whether to compile
+            KERAS_BACKEND=backend,
+            JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+        )
+        return json.loads(process.stdout)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def expected(on_backend):
+    return on_backend("tensorflow")
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_searches_scores_and_trainings_are_the_same(
+    on_backend, expected, backend
+):
+    pytest.importorskip(backend)
+    found = on_backend(backend)
+    assert len(expected) == 9
+    keras.tree.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+        found,
+        expected,
+    )
+    losses = expected["adam"]["loss"]
+    assert losses[-1] < losses[0] - 0.05
