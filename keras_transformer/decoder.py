@@ -74,7 +74,8 @@ class DecoderLayer(Layer):
         TypeError: If a size is not an integer, a share is not a number, or a
             mask is not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
-            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong shape.
+            in `[0, 1)`, `inputs` not `D` wide, `encoded` `None`, or a mask has
+            the wrong shape.
 
     Example:
     >>> layer = DecoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)
@@ -151,7 +152,8 @@ class DecoderLayer(Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
 
-    def build(self, inputs_shape, encoded_shape):
+    def build(self, inputs_shape, encoded_shape=None):
+        _check_encoded(encoded_shape)
         check_width("inputs", inputs_shape, self.hidden_dim)
         self.self_attention.build(inputs_shape, inputs_shape)
         self.self_attention_add_norm.build(inputs_shape)
@@ -171,6 +173,7 @@ class DecoderLayer(Layer):
         training=None,
         inputs_mask=None,
     ):
+        _check_encoded(encoded)
         padding_mask = first_given(padding_mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         check_padding_mask("encoded_mask", encoded_mask, encoded.shape[:2])
@@ -397,7 +400,8 @@ class Decoder(Layer):
         ]
         self.final_norm = final_norm(normalize_first, self.dtype_policy)
 
-    def build(self, inputs_shape, encoded_shape):
+    def build(self, inputs_shape, encoded_shape=None):
+        _check_encoded(encoded_shape)
         for layer in self.layers:
             layer.build(inputs_shape, encoded_shape)
         self.final_norm.build(inputs_shape)
@@ -562,6 +566,16 @@ def past_length(past, num_slots):
         return 0
     keys, _ = past[0]  # (B, N, W + L W, H)
     return size(keys, 2) // num_slots - 1
+
+
+def _check_encoded(encoded):
+    """Raises `ValueError` unless there is an encoder output, or its shape."""
+    if encoded is None:
+        raise ValueError(
+            "`encoded` must be the encoder output, a float tensor of shape "
+            "(B, S, D). Received: encoded=None. A stack that attends only to "
+            "its own past is an `Encoder` with use_causal_mask=True."
+        )
 
 
 def _visible(position, keys, num_slots, ancestry, first):

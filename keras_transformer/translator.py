@@ -165,6 +165,7 @@ class Translator:
         search: Search | None = None,
         verbose: int = 0,
     ):
+        """Translates texts; the class says what the arguments are."""
         # Read once: another thread may set another.
         search = search_or_greedy(self.search if search is None else search)
         rows = end_rows(self.encode(check_texts("texts", texts)))

@@ -126,6 +126,7 @@ class LiteRTTranslator:
         tokens_per_batch: int | None = None,
         verbose: int = 0,
     ):
+        """Translates texts; the class says what the arguments are."""
         rows = end_rows(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
         least_length = self.longest_source if self._is_fixed else 1

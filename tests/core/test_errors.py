@@ -229,6 +229,16 @@ def test_masks_must_have_their_axes(layer, name):
         layer(**LAYERS[layer])(zeros(B, T, D), **arguments)
 
 
+@pytest.mark.parametrize("layer", [kt.DecoderLayer, kt.Decoder], ids=name_of)
+def test_a_decoder_needs_what_was_encoded(layer):
+    message = "`encoded` must be the encoder output, a float tensor of shape "
+    decode = layer(**LAYERS[layer])
+    for _ in range(2):  # before and after it is built
+        with raises(ValueError, message):
+            decode(zeros(B, T, D), None)
+        decode(zeros(B, T, D), zeros(B, S, D))
+
+
 # The model.
 
 
