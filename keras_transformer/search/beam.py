@@ -55,7 +55,8 @@ class BeamSearch(Search):
         patience: Lets `width` hypotheses go on beside those that have ended,
             until `width * patience` have ended, or `num_hypotheses` if more
             ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)). With 1
-            it is the search of fairseq and CTranslate2.
+            it is the search of fairseq, and of CTranslate2 where there is a
+            length penalty.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur

@@ -296,7 +296,7 @@ class WeightAveraging(keras.callbacks.Callback):
         share = (1 - self.decay) / (1 - self.decay**self._num_samples)
         weights = [
             ops.cast(
-                variable,
+                ops.stop_gradient(variable),  # torch would keep all samples
                 keras.backend.result_type(variable.dtype, "float32"),
             )
             for variable in self._averaged()
