@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -305,6 +306,31 @@ def test_second_interrupt_stops_at_once(first):
         assert interrupt.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_terminal_that_hangs_up_twice_lets_training_be_saved():
+    with Interrupt() as interrupt:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGHUP)
+        assert interrupt.requested == signal.SIGHUP
+
+
+def test_a_terminal_that_is_gone_lets_training_be_saved():
+    code = """
+import signal
+from keras_transformer.training_run.interrupt import Interrupt
+with Interrupt() as interrupt:
+    signal.raise_signal(signal.SIGHUP)
+    print("on", flush=True)
+    assert interrupt.requested
+"""
+    ours, terminal = os.openpty()
+    os.close(ours)
+    process = subprocess.run(
+        [sys.executable, "-c", code], stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    assert process.returncode == 0
 
 
 def test_interrupt_of_one_process_is_told_to_the_others_by_sigterm():
@@ -782,11 +808,30 @@ def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     def settings(**options):
         return new_run("run", **{"patience": 1, **options}).options.settings()
 
-    assert settings(monitor="val_bleu") == settings()
-    # Scores of other tokens are no measure for those of earlier epochs.
-    assert settings(bleu=True, tokenize="zh") != settings(bleu=True)
+    tokenize = {"tokenize": "13a"}
+    assert settings(monitor="val_bleu") == settings() | tokenize
     kept = settings(monitor="val_bleu", tokenize="zh", keep_best=True)
     assert (kept["monitor"], kept["tokenize"]) == ("val_bleu", "zh")
+
+
+def test_how_epochs_are_scored_may_be_said_later_and_not_changed(
+    trained, tmp_path
+):
+    folder = RunFolder(os.fspath(tmp_path / "run"))
+    os.makedirs(folder.path())
+
+    def settings(**options):
+        return TrainingOptions(output=folder.output, **options).settings()
+
+    folder.begin(settings(), {}, kt.Translator.load(trained.folder))
+    folder.check_same(settings(bleu=True), {})
+    folder.add_later(settings(bleu=True, tokenize="zh"), {})
+    folder.check_same(settings(), {})  # no longer scored
+    folder.check_same(settings(bleu=True, tokenize="zh"), {})
+    # Scores of other tokens are no measure for those of earlier epochs.
+    for tokenize in (None, "13a"):
+        with pytest.raises(ValueError, match="`tokenize` must be what the tr"):
+            folder.check_same(settings(bleu=True, tokenize=tokenize), {})
 
 
 def test_an_empty_path_is_not_the_current_folder():
@@ -885,13 +930,16 @@ def test_before_a_training_nothing_is_changed(tmp_path):
     assert run.state() == f"Nothing was changed in {tmp_path / 'run'}."
 
 
-def test_one_training_a_folder(trained, text):
+def test_one_training_a_folder(trained, text, monkeypatch):
     with RunFolder(os.fspath(trained.folder)).locked():
         message = (
             f"Another training is writing to .*, process {os.getpid()}. Wait "
         )
         with pytest.raises(RuntimeError, match=message):
             train(trained.folder, text, trained.settings)
+        monkeypatch.delattr(run_module, "new_tokenizers")  # found before
+        with pytest.raises(RuntimeError, match=message):
+            train(trained.folder, text, trained.settings, overwrite=True)
 
 
 def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
@@ -1365,7 +1413,11 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"seed": 2**32}, r"`seed` must be less than 2\^32"),
         ({"max_length": 0}, "`max_length` must be at least 1"),
         ({"segmentations": 0}, "`segmentations` must be at least 1"),
-        ({"segmentation_alpha": 0.0}, r"`segmentation_alpha` must be in \(0"),
+        ({"segmentation_alpha": 0.5}, "`segmentation_alpha` needs `segmenta"),
+        (
+            {"segmentations": 2, "segmentation_alpha": 0.0},
+            r"`segmentation_alpha` must be in \(0",
+        ),
         ({"segmentations": 2}, "`segmentations` must be 1 with `model_type` b"),
         ({"dropout": 1.5}, r"`dropout` must be in \[0, 1\)"),
     ],

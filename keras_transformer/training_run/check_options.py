@@ -95,7 +95,13 @@ def _check_numbers(options):
         attention_dropout=options.attention_dropout or 0.0,
     )
     check_budget(options.tokens_per_batch, options.max_length)
-    check_segmentations(options.segmentations, options.segmentation_alpha)
+    if options.segmentations != 1:
+        check_segmentations(options.segmentations, options.segmentation_alpha)
+    elif options.segmentation_alpha is not None:
+        raise ValueError(
+            "`segmentation_alpha` needs `segmentations`, of more than one. "
+            f"Received: segmentation_alpha={options.segmentation_alpha}."
+        )
     if options.learning_rate is not None:
         check_positive_number(learning_rate=options.learning_rate)
     check_finite(clip_norm=options.clip_norm)

@@ -119,12 +119,13 @@ class TrainingData:
                 part=distribution.process,
             )
 
-        corpus = read(
-            files.text,
-            segmentations=options.segmentations,
-            segmentation_alpha=options.segmentation_alpha,
-            seed=options.seed,
-        )
+        drawing = {}
+        if options.segmentations != 1:
+            drawing = {
+                "segmentations": options.segmentations,
+                "segmentation_alpha": options.segmentation_alpha,
+            }
+        corpus = read(files.text, seed=options.seed, **drawing)
         num_batches = corpus.num_batches()
         if options.updates_per_epoch is not None:
             num_batches = options.updates_per_epoch * options.accumulate

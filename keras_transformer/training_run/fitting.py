@@ -22,6 +22,7 @@ from keras_transformer.training_run.folder import TENSORBOARD
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.history import History
 from keras_transformer.training_run.interrupt import Interrupt
+from keras_transformer.training_run.options import DEFAULT_TOKENIZE
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.wording import counted
 from keras_transformer.translator import Translator
@@ -78,7 +79,7 @@ class Fitting:
             if self.distribution.is_chief:
                 has_ended = stop or checkpoint.epoch >= self.data.num_epochs
                 if not has_ended:
-                    self.folder.add_texts(
+                    self.folder.add_later(
                         self.options.settings(), self.data.digests
                     )
                 self._announce(checkpoint, has_ended)
@@ -195,7 +196,7 @@ class Fitting:
             self.translator,
             *self.data.validation_lines,
             samples=int(is_chief),
-            tokenize=self.options.tokenize or "13a",
+            tokenize=self.options.tokenize or DEFAULT_TOKENIZE,
             log_dir=(
                 # TensorBoard follows only one file per folder.
                 self.folder.path(TENSORBOARD, "translations")

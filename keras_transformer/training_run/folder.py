@@ -48,11 +48,13 @@ class RunFolder:
 
     Attributes:
         has_removed: Whether an older training was removed from it.
+        is_locked: Whether this process keeps others out.
     """
 
     def __init__(self, output: str):
         self.output = output
         self.has_removed = False
+        self.is_locked = False
 
     def path(self, *names: str) -> str:
         """A path in `training`."""
@@ -74,9 +76,14 @@ class RunFolder:
     def locked(self):
         """Keeps other processes out; the system unlocks when this one ends.
 
+        Once more inside, it has no effect.
+
         Raises:
             RuntimeError: If another process has the lock.
         """
+        if self.is_locked:
+            yield
+            return
         os.makedirs(self.path(), exist_ok=True)
         with open(self.path(LOCK), "a+") as file:
             try:
@@ -97,7 +104,15 @@ class RunFolder:
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
-            yield
+            self.is_locked = True
+            try:
+                yield
+            finally:
+                self.is_locked = False
+
+    def is_marked(self) -> bool:
+        """Whether a training, which may still run, has locked it."""
+        return os.path.exists(self.path(LOCK))
 
     def check_free(self, overwrite: bool):
         """Raises `OSError` if nothing can be written there.
@@ -105,7 +120,7 @@ class RunFolder:
         `FileExistsError` if there is something to overwrite, or a folder
         `training` that something else has made, which is never overwritten.
         """
-        began = os.path.exists(self.path(LOCK))
+        began = self.is_marked()
         if not began and os.path.isdir(self.path()) and os.listdir(self.path()):
             raise FileExistsError(
                 f"{self.path()!r} holds something other than a training, and "
@@ -146,6 +161,8 @@ class RunFolder:
         advice = "Pass `--overwrite` to start again."
         for name, value in settings.items():
             is_same = old_settings.get(name) == value
+            if name == "tokenize" and name not in old_settings:
+                is_same = True  # no epoch was scored yet
             if not is_same and name in old_places and value:
                 is_same = old_places[name] == os.path.realpath(value)
             if not is_same:
@@ -162,11 +179,16 @@ class RunFolder:
                 )
         return begun
 
-    def add_texts(self, settings: dict, data: dict):
-        """Records text that the coming epochs have and earlier ones had not."""
+    def add_later(self, settings: dict, data: dict):
+        """Records text, and how it is scored, that earlier epochs had not."""
         begun = self.check_same(settings, data)
-        if data.keys() - begun["data"].keys():
-            self._write({**begun, "data": begun["data"] | data})
+        now = {
+            **begun,
+            "settings": settings | begun["settings"],
+            "data": data | begun["data"],
+        }
+        if now != begun:
+            self._write(now)
 
     def begin(self, settings: dict, data: dict, translator: Translator):
         """Writes what a training begins with; removes an older training."""

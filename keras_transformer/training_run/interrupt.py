@@ -50,14 +50,26 @@ class Interrupt:
         self._handled.__exit__(*error)
 
     def _on_signal(self, number, frame):
+        if self.requested and number == signal.SIGHUP:
+            return  # a shell and the system may both say that it hangs up
         if self.requested:
             raise KeyboardInterrupt
         self.requested = number
-        print(
+        message = (
             "\nStopping when this batch, or the end of this epoch, is saved. "
-            "Interrupt once more to stop now.",
-            file=sys.stderr,
-            flush=True,
+            "Interrupt once more to stop now."
         )
+        try:
+            print(message, file=sys.stderr, flush=True)
+        except OSError:
+            _speak_to_nobody()
         if self.shared:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _speak_to_nobody():
+    """Drops what is written from now on, as the terminal is gone."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nobody, descriptor)
+    os.close(nobody)

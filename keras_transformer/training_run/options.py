@@ -34,6 +34,8 @@ DEFAULTS = {
     "epochs": 20,
 }
 
+DEFAULT_TOKENIZE = "13a"
+
 # Options that may change when a training goes on. No update depends on them,
 # except that `distribute` changes the random numbers of dropout, and rounding.
 MAY_CHANGE = (
@@ -233,12 +235,12 @@ class TrainingOptions:
         ),
     ] = 1
     segmentation_alpha: Annotated[
-        float,
+        float | None,
         of_learning(
             help="How freely --segmentations are drawn, the lower the more: "
-            "by their probability to this power."
+            "by their probability to this power; 0.1 by default."
         ),
-    ] = 0.1
+    ] = None
     optimizer: Annotated[
         Literal["adam", "muon"],
         of_learning(
@@ -327,7 +329,7 @@ class TrainingOptions:
         str | None,
         of_validation(
             help="How sacreBLEU splits text for --bleu, such as zh or "
-            "ja-mecab; by default 13a."
+            f"ja-mecab; by default {DEFAULT_TOKENIZE}."
         ),
     ] = None
     monitor: Annotated[
@@ -399,6 +401,8 @@ class TrainingOptions:
             said_already += OF_A_START
         elif self.tokenizer:
             said_already += OF_A_VOCABULARY
+        if self.segmentations != 1 and self.segmentation_alpha is None:
+            self.segmentation_alpha = 0.1
         for name in DEFAULTS.keys() - said_already:
             if getattr(self, name) is None:
                 setattr(self, name, DEFAULTS[name])
@@ -410,12 +414,15 @@ class TrainingOptions:
             "start_from": None,
             "keep_best": False,
             **dataclasses.asdict(self),
+            "tokenize": self.tokenize or DEFAULT_TOKENIZE,
         }
         may_change = {*MAY_CHANGE}
         if self.decay:
             may_change.difference_update(("epochs", "updates"))
         if not self.keep_best:
             may_change.add("monitor")
+        if not self.scores_bleu():
+            may_change.add("tokenize")
         return {
             name: value
             for name, value in settings.items()

@@ -191,6 +191,8 @@ class TrainingRun:
                     f"{self.folder.output}. Leave out `--resume`."
                 )
             self.folder.check_free(overwrite)
+            if self.folder.is_marked():  # raises now if one is running there
+                stack.enter_context(self.folder.locked())
             files.check_pairs()  # before minutes of work
         if self.options.start_from:
             place = self.options.start_from
