@@ -404,9 +404,9 @@ class Translator:
         length penalty, `no_repeat_ngram_size` and `early_stopping=True` are
         taken; without the last, beam search has its own rule for when to stop.
         In a model for several languages, a text begins with the name of the one
-        to translate into and a space, such as `">>fra<< Hello."`; LiteRT files
-        of it take and return ids, but `LiteRTTranslator` takes and returns
-        strings.
+        to translate into and a space, such as `">>fra<< Hello."`. LiteRT files
+        of it need `text=False`; `LiteRTTranslator` takes and returns strings
+        all the same.
 
         Raises:
             FileNotFoundError: If a file is missing.

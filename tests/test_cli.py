@@ -715,22 +715,38 @@ def test_a_line_that_is_too_long_is_named_when_it_comes(trained):
     assert "Received: line 3 with" in result.errors
 
 
-def test_what_is_read_is_not_replaced(trained, text):
+def test_what_is_read_is_not_replaced(trained, text, tmp_path):
     source, target = text
+    export = tmp_path / "export.tflite"
+    export.write_bytes(b"export")
     before = [path.read_bytes() for path in text]
-    for command in (
-        ("translate", trained.folder, "-i", source, "-o", source),
-        ("evaluate", trained.folder, source, target, "-o", target),
+    for *command, option, output in (
+        ("translate", trained.folder, "-i", source, "--output", source),
+        ("translate", export, "-i", source, "--output", export),
+        ("evaluate", trained.folder, source, target, "--output", target),
+        ("evaluate", export, source, target, "--output", export),
+        ("verify", trained.folder, export, "-i", source, "--json", export),
     ):
-        result = run(*command, "--overwrite")
-        message = "`--output` must be another file than what is read. .*"
+        result = run(*command, option, output, "--overwrite")
+        message = f"`{option}` must be another file than what is read. .*"
         assert_is_one_line(result, message)
     assert before == [path.read_bytes() for path in text]
+    assert export.read_bytes() == b"export"
 
 
 def test_only_what_is_piped_in_comes_line_by_line(trained):
     result = run("translate", trained.folder, "the cat", "--line-by-line")
     message = "`--line-by-line` needs lines that are piped in. Received: .*"
+    assert_is_one_line(result, message)
+
+
+def test_what_comes_line_by_line_goes_to_who_waits_for_it(trained, tmp_path):
+    result = run(
+        *("translate", trained.folder, "--line-by-line"),
+        *("--output", tmp_path / "out"),
+        stdin=b"the cat",
+    )
+    message = "`--line-by-line` needs standard output. Received: --output .*"
     assert_is_one_line(result, message)
 
 
@@ -941,8 +957,9 @@ def test_translations_begin_as_told(trained):
     lines = result.output.splitlines()
     assert [line[:10] for line in lines] == ["Hund sieht"] * 2
     assert_is_one_line(
-        run(*arguments, "--max-length", "1", "cat sees dog"),
-        "A prefix must not be longer than the target may be. Received: tar.*",
+        run(*arguments, "--max-length", "1", "", "cat sees dog"),
+        "A prefix must not be longer than the target may be. Received: "
+        "--target-prefix, line 2, of .* tokens, max_length=1.",
     )
 
 
@@ -1375,6 +1392,14 @@ def test_export_writes_a_ctranslate2_model(trained, tmp_path):
         (
             ("--format", "litert", "--source-length", "64", "--steps"),
             "`--steps` needs sources of any length. Received: --source-l.* 64.",
+        ),
+        (
+            ("--format", "litert", "--source-length", "64", "--screening"),
+            "`--screening` needs sources of any length. Received: --sour.* 64.",
+        ),
+        (
+            ("--format", "litert", "--quantization", "int8", "--screening"),
+            "`--screening` needs float32. Received: --quantization int8.",
         ),
         (
             ("--format", "ctranslate2", "--search", "beam"),

@@ -54,13 +54,13 @@ async function main(executablePath, model) {
     await page.goto(`http://localhost:${server.address().port}/index.html`);
     await ask(page, () => window.loaded);
     const input = await text(process.stdin);
-    const lines = input.replace(/\n$/, "").split("\n");
+    const lines = input === "" ? [] : input.replace(/\n$/, "").split("\n");
     for (const [index, line] of lines.entries()) {
       const task = (line) => window.translateLine(line);
       const { translations } = await ask(page, task, line).catch((error) => {
         throw new Error(`Line ${index + 1}: ${error.message}`);
       });
-      console.log(translations[0]);
+      console.log(translations[0].replaceAll("\n", " "));
     }
   } finally {
     await browser.close();

@@ -63,7 +63,7 @@ def evaluate(
     from keras_transformer.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
-    check_output("--output", output, overwrite, [source, target])
+    check_output("--output", output, overwrite, [folder, source, target])
     sources, references = read_pairs(source, target)
     translator = load_any(folder, dtype, search_options, workers, is_much=True)
     check_line_lengths(sources, source, translator)

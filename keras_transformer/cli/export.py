@@ -131,10 +131,12 @@ def _check_options(format, dtype, litert_options, search_options):
             refuse(options, needed, f"--format {format}")
     length = litert_options.get("source_length")
     if length is not None:
-        dropped = [
-            name for name in ("text", "steps") if litert_options.get(name)
-        ]
+        names = ("text", "steps", "screening")
+        dropped = [name for name in names if litert_options.get(name)]
         refuse(dropped, "sources of any length", f"--source-length {length}")
+    quantization = litert_options.get("quantization")
+    if quantization and litert_options.get("screening"):
+        refuse(["screening"], "float32", f"--quantization {quantization}")
 
 
 def _write_saved_model(translator, output, overwrite):

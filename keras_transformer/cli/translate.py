@@ -120,7 +120,8 @@ def translate(
     )
     refuse_of_the_other(folder, of_folder | search_options, workers)
     _check_one_of_each(texts, input, target_prefix, target_prefixes)
-    check_output("--output", output, overwrite, [input, target_prefixes])
+    read = [folder, input, target_prefixes]
+    check_output("--output", output, overwrite, read)
     is_piped = not (input or texts)
     if line_by_line and not is_piped:
         refuse(
@@ -128,6 +129,8 @@ def translate(
             "lines that are piped in",
             "sentences as arguments" if texts else "`--input`",
         )
+    if line_by_line and output:
+        refuse(["line_by_line"], "standard output", f"--output {output}")
     one_by_one = is_piped and (line_by_line or sys.stdin.isatty())
     if one_by_one and target_prefixes:
         refuse(
@@ -138,7 +141,7 @@ def translate(
 
     options = {
         "return_scores": scores,
-        "verbose": int(output is not None),
+        "verbose": int(output is not None and not one_by_one),
         **given(tokens_per_batch=tokens_per_batch),
     }
     if not is_exported(folder):
@@ -161,10 +164,16 @@ def translate(
         if output:  # written when all is done: one progress bar for all
             lines_at_once = max(len(texts), 1)
     prefixes = None
-    if target_prefixes:
-        prefixes = _prefixes(target_prefixes, translator, texts, max_length)
-    elif target_prefix is not None:
+    if one_by_one and target_prefix is not None:
         prefixes = itertools.repeat(target_prefix)
+    elif target_prefix is not None:
+        prefixes, place = [target_prefix] * len(texts), "--target-prefix"
+        _check_prefixes(prefixes, place, translator, texts, max_length)
+    elif target_prefixes:
+        prefixes = _read_prefixes(target_prefixes, len(texts))
+        _check_prefixes(
+            prefixes, target_prefixes, translator, texts, max_length
+        )
 
     results = _translated(translator, texts, prefixes, lines_at_once, options)
     if output:
@@ -189,28 +198,33 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
         )
 
 
-def _prefixes(path, translator, texts, max_length):
+def _read_prefixes(path, num_texts):
     """Reads the prefix of each translation."""
-    from keras_transformer.lengths import check_limits
-    from keras_transformer.lengths import check_prefix_lengths
     from keras_transformer.lines import read_lines
-    from keras_transformer.pieces import end_rows
 
     prefixes = list(read_lines(path))
-    if len(prefixes) != len(texts):
+    if len(prefixes) != num_texts:
         raise ValueError(
             "`--target-prefixes` must have a line for each sentence. Received: "
-            f"{path} of {len(prefixes)} lines, {len(texts)} sentences."
+            f"{path} of {len(prefixes)} lines, {num_texts} sentences."
         )
+    return prefixes
+
+
+def _check_prefixes(prefixes, place, translator, texts, max_length):
+    """Raises if a prefix is longer than its translation may be."""
+    from keras_transformer.lengths import check_limits
+    from keras_transformer.lengths import check_prefix_lengths
+    from keras_transformer.pieces import end_rows
+
     check_limits(0, max_length)
     check_prefix_lengths(
         [*map(len, translator.target_tokenizer.encode(prefixes))],
         [*map(len, end_rows(translator.encode(texts)))],
         max_length,
         translator.model,
-        describe=lambda index: f"{path}, line {index + 1},",
+        describe=lambda index: f"{place}, line {index + 1},",
     )
-    return prefixes
 
 
 def _checked(lines, translator):

@@ -67,7 +67,7 @@ def verify(
       keras-transformer verify runs/en-de en-de-int8.tflite -i test.en \\
         --tolerance 0.1 --json report.json
     """  # noqa: D301
-    check_output("--json", json_file, overwrite, [input])
+    check_output("--json", json_file, overwrite, [input, *exports])
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")

@@ -110,8 +110,8 @@ class Tokenizer:
                 pieces, in [0.98, 1]. For Chinese or Japanese, 0.9995 is usual.
             symbols: Pieces that are never split, whatever the text: names of
                 languages, such as `"<2de>"`, or placeholders. LiteRT files with
-                them take and return only ids, but `LiteRTTranslator` takes and
-                returns strings.
+                them need `text=False`; `LiteRTTranslator` takes and returns
+                strings all the same.
             verbose: 0 is silent, 1 shows a progress bar.
 
         Raises:
