@@ -16,9 +16,10 @@ class Dropout(keras.layers.Dropout):
     draws one for each: on a CPU, drawing random numbers is most of the cost of
     dropout. With a `noise_shape`, where the last axis is odd or unknown,
     and on JAX, whose random integers take twice their bits, it is
-    `keras.layers.Dropout` unchanged. The share is rounded to a multiple of
-    `2^-16`, and the entries kept are scaled by the inverse of the share kept;
-    each device of a `tf.distribute` strategy drops different entries.
+    `keras.layers.Dropout` unchanged. Elsewhere the share is rounded to a
+    multiple of `2^-16`, the entries kept are scaled by the inverse of the share
+    kept, and each device of a `tf.distribute` strategy drops different entries,
+    where Keras drops the same on all.
 
     Args:
         rate: Share to drop, in `[0, 1)`.

@@ -62,7 +62,8 @@ class TokenEmbedding(Layer):
         with `reverse=True`.
 
     Raises:
-        TypeError: If ids or sizes are not whole numbers.
+        TypeError: If sizes, or ids in a list or an array, are not whole
+            numbers; of ids in a float tensor the fraction is cut off.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 
@@ -105,8 +106,10 @@ class TokenEmbedding(Layer):
 
     def __call__(self, inputs, *args, **kwargs):
         is_reverse = kwargs.get("reverse", args and args[0])
-        if isinstance(inputs, (list, np.ndarray)) and not is_reverse:
+        if not is_reverse and isinstance(inputs, (list, np.ndarray)):
             inputs = as_ids("inputs", inputs)
+        elif not is_reverse and _are_whole_floats(inputs):
+            inputs = ops.cast(inputs, "int32")  # so that they are masked
         return super().__call__(inputs, *args, **kwargs)
 
     def call(self, inputs, reverse=False, training=None):
@@ -122,9 +125,7 @@ class TokenEmbedding(Layer):
             if training:
                 keep_product(logits, inputs, embeddings, weight)
             return logits
-        # Keras builds a subclassed model that it loads by a call with floats.
-        dtype = keras.backend.standardize_dtype(inputs.dtype)
-        if not is_integer_tensor(inputs) and dtype not in WHOLE_FLOATS:
+        if not (is_integer_tensor(inputs) or _are_whole_floats(inputs)):
             raise TypeError(
                 "`inputs` must be integers, unless `reverse=True`. Received: "
                 f"inputs.dtype={inputs.dtype}. Is there a `keras.Input` "
@@ -174,3 +175,13 @@ class TokenEmbedding(Layer):
             "hidden_dim": self.hidden_dim,
             "mask_zero": self.mask_zero,
         }
+
+
+def _are_whole_floats(inputs):
+    """Whether they are floats that may be ids.
+
+    Keras makes them where an `Input` or a `Sequential` has no dtype, and to
+    build a subclassed model that it loads.
+    """
+    dtype = keras.backend.standardize_dtype(inputs.dtype)
+    return dtype in WHOLE_FLOATS

@@ -79,11 +79,14 @@ def write_slice(x, position, update):
 
 
 def largest(x, k):
-    """The `k` largest of each row `(..., M)`, sorted.
+    """The `k` largest of each row `(..., M)`, sorted, of equal ones the first.
 
     Returns:
         Values and int32 places, `(..., k)` each.
     """
+    if keras.backend.backend() == "torch":  # its `topk` takes any of equal ones
+        places = ops.argsort(-x, axis=-1)[..., :k]
+        return ops.take_along_axis(x, places, axis=-1), places
     values, places = ops.top_k(x, k)
     return values, ops.cast(places, "int32")
 

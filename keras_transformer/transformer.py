@@ -672,11 +672,12 @@ class Transformer(Freezable, keras.Model):
             wanted, scores, float32 array `(B,)`, in nats: what the search
             ranks by. Where asked for, the scores of tokens, float32 `(B, T)`,
             their natural-logarithm probabilities, with the search's repetition
-            penalty where it ranks by them. Where asked for, attention,
-            float32 `(B, T, S)`: the weights of the last layer, mean over its
-            heads. A search for `K` > 1 hypotheses adds an axis `K` after `B`,
-            the best first, but for `Sampling` in no order; the score of one
-            that does not exist is negative infinity, its target empty.
+            penalty where it ranks by them; in a beam search a token of a prefix
+            counts as at most 100 nats below the best. Where asked for,
+            attention, float32 `(B, T, S)`: the weights of the last layer, mean
+            over its heads. A search for `K` > 1 hypotheses adds an axis `K`
+            after `B`, the best first, but for `Sampling` in no order; the score
+            of one that does not exist is negative infinity, its target empty.
 
         Raises:
             TypeError: If ids or lengths are not integers, or `search` is not

@@ -48,7 +48,7 @@ def test_searches_scores_and_trainings_are_the_same(
 ):
     pytest.importorskip(backend)
     found = on_backend(backend)
-    assert len(expected) == 9
+    assert len(expected) == 10
     keras.tree.map_structure(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
         found,

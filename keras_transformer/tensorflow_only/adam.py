@@ -47,7 +47,7 @@ def update_by_adam(variable, momentum, velocity, gradient, constants) -> bool:
         var=variable.handle,
         m=momentum.value.handle,
         v=velocity.value.handle,
-        grad=tf.cast(summed_rows(gradient), "float32"),
+        grad=tf.cast(gradient, "float32"),
         **constants,
     )
     return True

@@ -158,6 +158,7 @@ class Updates:
 
     def _update(self, variable, gradient, learning_rate, constants):
         """One update of one weight."""
+        gradient = summed_rows(gradient)
         moments = self._moments(variable)
         done = moments and update_by_adam(
             variable, *moments, gradient, constants

@@ -323,6 +323,20 @@ def test_logits_carry_the_mask_of_the_targets():
     np.testing.assert_allclose(means, expected, **TOLERANCE)
 
 
+def test_ids_that_keras_made_floats_carry_a_mask():
+    """As where an `Input`, or a `Sequential`, has no dtype."""
+    embedding = kt.TokenEmbedding(V, D)
+    encoder = kt.EncoderLayer(**LAYER)
+    ids = keras.Input((None,))
+    functional = keras.Model(ids, encoder(embedding(ids)))
+    expected = without_mask(encoder(embedding(SOURCE_IDS)))
+    for model in (functional, keras.Sequential([embedding, encoder])):
+        found = without_mask(model(SOURCE_IDS))
+        np.testing.assert_allclose(found, expected, **TOLERANCE)
+    unmasked = encoder(without_mask(embedding(SOURCE_IDS)))
+    assert np.abs(without_mask(unmasked) - expected).max() > 1e-2
+
+
 def test_embedding_without_mask_zero_carries_no_mask():
     layer = kt.EncoderLayer(**LAYER)
     embed = kt.TokenEmbedding(V, D, mask_zero=False)

@@ -200,6 +200,23 @@ def test_gradients_of_the_same_token_are_added_up(make, options):
     )
 
 
+def test_gradients_of_the_same_token_are_added_up_before_they_are_squared():
+    """Also where the update is that of Keras, for `amsgrad`."""
+    config = kt.Adam(schedule(), amsgrad=True).get_config()
+    assert_same(
+        train(
+            kt.Adam(schedule(), amsgrad=True),
+            inputs=IDS,
+            embedding=keras.layers.Embedding,
+        ),
+        train(
+            keras.optimizers.Adam.from_config(config),
+            inputs=IDS,
+            embedding=OneHotEmbedding,
+        ),
+    )
+
+
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow",
     reason="JAX compiles the operations of Keras into few by itself",

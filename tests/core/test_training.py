@@ -715,6 +715,18 @@ def test_weights_of_sentences_are_those_of_their_tokens():
     np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
 
 
+def test_attention_to_one_token_has_gradients():
+    """They are 0, and Keras warns of those that do not exist."""
+    model = kt.Transformer(V, 1, num_heads=2, hidden_dim=8, intermediate_dim=8)
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(), **COMPILE)
+    ids = {
+        "source_ids": np.array([[4]]),
+        "target_ids": np.array([[2, 5]]),
+    }
+    history = model.fit(ids, np.array([[5, 3]]), verbose=0).history
+    assert np.isfinite(history["loss"][0])
+
+
 def test_state_of_the_optimizer_is_made_before_a_step_is_traced():
     """Traced with it, its initial values would stay in memory."""
     model = kt.Transformer(V, **SMALL)

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
+from keras_transformer.slices import largest
 
 path, jit_compile = sys.argv[1:]
 model = keras.saving.load_model(path, compile=False)
@@ -26,12 +27,14 @@ found = {
     "logits": as_lists(model(batch, training=False)),
     "score": as_lists(*model.score(ids, targets)),
     "align": as_lists(model.align(ids, targets)),
+    "largest": as_lists(*largest(keras.ops.zeros((2, 70)), 3)),
 }
+sources = np.concatenate([ids, np.zeros((1, 5), "int32")])  # one is empty
 for name, search in {
     "greedy": kt.GreedySearch(),
     "beam": kt.BeamSearch(width=3, num_hypotheses=2),
 }.items():
-    found[name] = as_lists(*model.generate(ids, search, max_length=6))
+    found[name] = as_lists(*model.generate(sources, search, max_length=6))
 one, other = (
     model.generate(ids, kt.Sampling(seed=1), max_length=6) for _ in range(2)
 )
