@@ -191,8 +191,13 @@ class LiteRTInt8(LiteRT):
     quantization = "int8"
 
 
+# Sentences that CTranslate2 may decode at once, besides all of a worker's: ours
+# are split too.
+SMALLER_BATCHES = (16, 32)
+
+
 class CTranslate2:
-    """CTranslate2 on the exported weights, with its best thread setting."""
+    """CTranslate2 on the exported weights, with its best setting."""
 
     title = "CTranslate2 float32"
     needs = ("ctranslate2",)
@@ -204,16 +209,21 @@ class CTranslate2:
         self.translators = {}
 
     def settings(self, case):
-        return thread_settings(case.batch)
+        found = []
+        for threads in thread_settings(case.batch):
+            share = math.ceil(case.batch / threads["inter_threads"])
+            sizes = [share, *(size for size in SMALLER_BATCHES if size < share)]
+            found += [{**threads, "max_batch_size": size} for size in sizes]
+        return found
 
-    def prepare(self, case, **setting):
+    def prepare(self, case, max_batch_size, **threads):
         pieces = pieces_of(case.vocabulary_size)
         # The engine adds the end token.
         texts = [[pieces[i] for i in row[:-1]] for row in sources(case)]
-        translator = self._translator(**setting)
+        translator = self._translator(**threads)
         return lambda: translator.translate_batch(
             texts,
-            max_batch_size=math.ceil(case.batch / setting["inter_threads"]),
+            max_batch_size=max_batch_size,
             beam_size=case.width,
             patience=1,
             length_penalty=0,
@@ -227,13 +237,13 @@ class CTranslate2:
             for one in outputs
         ]
 
-    def _translator(self, **setting):
+    def _translator(self, **threads):
         import ctranslate2
 
-        key = tuple(setting.values())
+        key = tuple(threads.values())
         if key not in self.translators:
             self.translators[key] = ctranslate2.Translator(
-                self.folder, compute_type=self.compute_type, **setting
+                self.folder, compute_type=self.compute_type, **threads
             )
         return self.translators[key]
 
