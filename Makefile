@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-jax check format clean
+.PHONY: quickstart test test-slow test-jax test-torch check format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/python examples/quickstart/quickstart.py
@@ -15,11 +15,16 @@ test: $(VENV)/installed
 	XLA_FLAGS=--xla_backend_optimization_level=0 $(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow"
 
 test-slow: $(VENV)/installed
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow -rs
 
 # The core on its second backend, which would compile longer than it runs.
 test-jax: $(VENV)/installed
 	KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow" tests/core
+
+# PyTorch as a backend, and as what Marian's weights are compared with.
+test-torch: $(VENV)/installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check torch transformers
+	$(BIN)/python -m pytest -q tests/test_backends.py tests/test_marian.py
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .

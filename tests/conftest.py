@@ -12,6 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # One thread a process: the models are tiny, and pytest-xdist fills the cores.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
+# What tests start on this machine is not behind its proxy.
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 # TF32 off, where a GPU has it.
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")

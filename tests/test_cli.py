@@ -473,10 +473,13 @@ def test_interrupt_of_the_terminal_stops_training(text, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    lines = iter(process.stdout.readline, "")
-    assert any("->" in line for line in lines)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
+    try:
+        lines = iter(process.stdout.readline, "")
+        assert any("->" in line for line in lines)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()  # where it has not ended
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert re.search(r"The translator after epoch \d+ is in", errors)

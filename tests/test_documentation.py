@@ -18,8 +18,9 @@ WITH_SNIPPETS = (
 )
 DOCUMENTS = [
     path
-    for path in sorted(ROOT.glob("**/*.md"))
-    if not {".venv", "node_modules"} & {*path.relative_to(ROOT).parts}
+    for folder in ("", "benchmarks/", "docs/", "examples/**/", "export/**/")
+    for path in sorted(ROOT.glob(f"{folder}*.md"))
+    if "node_modules" not in path.parts
 ]
 
 

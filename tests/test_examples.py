@@ -115,6 +115,26 @@ def test_saved_model_translates_elsewhere(quickstart, trained, tmp_path):
     assert quickstart.translate_elsewhere(folder, texts) == translator(texts)
 
 
+@pytest.mark.slow
+def test_litert_file_translates(trained, tmp_path):
+    translator, pairs = trained
+    translator.save(tmp_path / "translator")
+    texts = [english for english, _ in pairs[:3]]
+    command = [
+        sys.executable,
+        ROOT / "export" / "to_litert.py",
+        *(tmp_path / "translator", tmp_path / "x.tflite", "float32", *texts),
+    ]
+    script = subprocess.run(command, capture_output=True, text=True)
+    assert script.returncode == 0, script.stderr
+    assert script.stdout.splitlines()[1::2] == [
+        f"-> {translation}" for translation in translator(texts)
+    ]
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+
+
 def test_multi30k_makes_ids_of_the_training_pieces(multi30k):
     vocabulary = multi30k.pieces.make_vocabulary(["a c@@ b", "a d"])
     assert vocabulary == {"a": 4, "b": 5, "c@@": 6, "d": 7}

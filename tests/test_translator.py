@@ -307,7 +307,11 @@ def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
 
 
 def set_threads(monkeypatch, num_threads, num_cores):
-    """Says how many threads share an operation, and how many cores are."""
+    """Says how many threads share an operation, and how many cores are.
+
+    And that there is no GPU.
+    """
+    monkeypatch.setattr(threads, "_are_cpus", lambda devices: True)
     monkeypatch.setattr(
         tf.config.threading,
         "get_intra_op_parallelism_threads",
@@ -375,12 +379,12 @@ def test_threads_that_were_chosen_stay(monkeypatch, num_threads, told):
     assert given == []
 
 
-def test_threads_stay_once_tensorflow_has_computed():
-    before = tf.config.threading.get_intra_op_parallelism_threads()
+def test_threads_stay_once_tensorflow_has_computed(monkeypatch):
+    set_threads(monkeypatch, num_threads=0, num_cores=2)
     tf.constant(1) + 1
+    with pytest.raises(RuntimeError):  # as TensorFlow says
+        tf.config.threading.set_intra_op_parallelism_threads(1)
     threads.give_cores_to_batches()
-    after = tf.config.threading.get_intra_op_parallelism_threads()
-    assert after == before
 
 
 def test_an_error_does_not_wait_for_all_batches(translator, monkeypatch):

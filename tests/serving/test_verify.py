@@ -450,9 +450,11 @@ def test_the_export_does_not_outlive_who_runs_it(tmp_path):
         "verify._measured(export, ['fox'])\n"
     )
     with subprocess.Popen([sys.executable, "-c", runner]) as process:
-        wait_until(lambda: pid.exists() and pid.read_text())
-        os.kill(int(pid.read_text()), 0)
-        process.kill()
+        try:
+            wait_until(lambda: pid.exists() and pid.read_text())
+            os.kill(int(pid.read_text()), 0)
+        finally:
+            process.kill()
     wait_until(lambda: has_ended(pid.read_text()))
 
 
