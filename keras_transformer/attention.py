@@ -40,7 +40,7 @@ def attention_weights(query, key, mask=None, in_step=False):
     """
     scores = _attention_scores(query, key, mask, in_step)
     if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
-        return scores * 0.0 + 1.0  # not of their own: TensorFlow has a gradient
+        return scores * 0.0 + 1.0  # of the scores: so they have a gradient
     return small_softmax(scores) if in_step else ops.softmax(scores, axis=-1)
 
 

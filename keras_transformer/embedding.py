@@ -183,5 +183,6 @@ def _are_whole_floats(inputs):
     Keras makes them where an `Input` or a `Sequential` has no dtype, and to
     build a subclassed model that it loads.
     """
-    dtype = keras.backend.standardize_dtype(inputs.dtype)
-    return dtype in WHOLE_FLOATS
+    if not hasattr(inputs, "dtype"):
+        return False
+    return keras.backend.standardize_dtype(inputs.dtype) in WHOLE_FLOATS

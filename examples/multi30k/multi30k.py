@@ -239,7 +239,7 @@ def main(arguments=None):
 CASES = {"segmented": segmented, "raw": raw}
 
 if __name__ == "__main__":
-    if (os.cpu_count() or 1) <= 4:
+    if len(os.sched_getaffinity(0)) <= 4:  # cores this process may use
         # Such a small model trains faster if each core has a part of a batch.
         tf.config.threading.set_intra_op_parallelism_threads(1)
     main()

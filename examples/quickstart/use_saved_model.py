@@ -16,5 +16,8 @@ try:
     translate = tf.saved_model.load(folder).signatures["serving_default"]
 except OSError as error:  # such as a missing folder
     sys.exit(f"use_saved_model.py: {error}")
-for translation in translate(text=texts)["translation"].numpy():
+translations = translate(text=texts)["translation"].numpy()
+if translations.ndim == 2:  # several for each text, the best first
+    translations = translations[:, 0]
+for translation in translations:
     print(translation.decode())
