@@ -1,5 +1,5 @@
 // Translates the lines of its input with the built page, in a browser that
-// shows nothing:
+// shows nothing; with `--scores`, each hypothesis has its score before it:
 //
 //   node translate.js /usr/bin/chromium model.tflite < test.en > test.out
 
@@ -43,7 +43,7 @@ async function ask(page, task, argument) {
   }
 }
 
-async function main(executablePath, model) {
+async function main(executablePath, model, withScores) {
   const server = await serve(model);
   const browser = await chromium.launch({
     executablePath,
@@ -57,10 +57,13 @@ async function main(executablePath, model) {
     const lines = input === "" ? [] : input.replace(/\n$/, "").split("\n");
     for (const [index, line] of lines.entries()) {
       const task = (line) => window.translateLine(line);
-      const { translations } = await ask(page, task, line).catch((error) => {
+      const found = await ask(page, task, line).catch((error) => {
         throw new Error(`Line ${index + 1}: ${error.message}`);
       });
-      console.log(translations[0].replaceAll("\n", " "));
+      for (const [k, translation] of found.translations.entries()) {
+        const score = withScores ? `${found.scores[k].toFixed(4)}\t` : "";
+        console.log(score + translation.replaceAll("\n", " "));
+      }
     }
   } finally {
     await browser.close();
@@ -68,12 +71,16 @@ async function main(executablePath, model) {
   }
 }
 
-if (process.argv.length !== 4) {
-  console.error("Usage: node translate.js BROWSER MODEL.tflite < LINES");
+const [browser, model, option] = process.argv.slice(2);
+const withScores = option === "--scores";
+if (!model || process.argv.length > (withScores ? 5 : 4)) {
+  console.error(
+    "Usage: node translate.js BROWSER MODEL.tflite [--scores] < LINES",
+  );
   process.exit(2);
 }
 try {
-  await main(...process.argv.slice(2));
+  await main(browser, model, withScores);
 } catch (error) {
   console.error(error.message);
   process.exit(1);

@@ -7,6 +7,7 @@ const PAD_ID = 0;
 const UNKNOWN_ID = 1;
 const END_ID = 3;
 const SIGNATURES = ["tokenizers", "translate_ids"];
+const LEAST_FLOAT32 = -3.4028234663852886e38;
 
 /** LiteRT itself, which is loaded once, however many translators there are. */
 let runtime = null;
@@ -25,9 +26,11 @@ export class Translator {
     const compiled = await compiledFrom(model);
     const missing = SIGNATURES.filter((name) => !compiled.signatures[name]);
     if (missing.length) throw notOurs(model, `no ${missing.join(", no ")}`);
-    const [{ shape }] = compiled.signatures.translate_ids.getInputDetails();
+    const { translate_ids: signature } = compiled.signatures;
+    const [{ shape }] = signature.getInputDetails();
     const [rows, sourceLength] = shape;
     if (rows !== 1 || sourceLength < 1) throw notOurs(model, "of any length");
+    const score = signature.getOutputDetails().find((x) => x.name === "score");
     const start = new Tensor(new Int32Array(1), [1]);
     const files = await run(compiled, "tokenizers", { start });
     // One model for both sides is one tensor, for which LiteRT has one name.
@@ -39,15 +42,17 @@ export class Translator {
       await processorOf(source.values),
       await processorOf(target.values),
       files.is_fast.values[0] !== 0,
+      score.shape.at(-1), // (1,) or (1, K)
     );
   }
 
-  constructor(compiled, sourceLength, source, target, isFast) {
+  constructor(compiled, sourceLength, source, target, isFast, numHypotheses) {
     this.compiled = compiled;
     this.sourceLength = sourceLength; // tokens, the end token included
     this.source = source;
     this.target = target;
     this.isFast = isFast; // joined as tensorflow-text does
+    this.numHypotheses = numHypotheses;
   }
 
   /**
@@ -59,7 +64,7 @@ export class Translator {
    */
   async translate(text) {
     const pieces = this.source.encodeIds(text);
-    if (!pieces.length) return { translations: [""], scores: [0] };
+    if (!pieces.length) return this.ofNothing();
     const length = pieces.length + 1;
     if (length > this.sourceLength) {
       throw new RangeError(
@@ -74,10 +79,21 @@ export class Translator {
     });
     const { values, shape } = found.target_ids; // (1, T) or (1, K, T)
     const width = shape.at(-1);
-    const scores = Array.from(found.score.values);
+    // LiteRT does not keep infinity, the score of a missing hypothesis.
+    const scores = Array.from(found.score.values, (score) =>
+      score <= LEAST_FLOAT32 ? -Infinity : score,
+    );
     const translations = scores.map((_, k) =>
       this.join(values.subarray(k * width, (k + 1) * width)),
     );
+    return { translations, scores };
+  }
+
+  /** The translation of no text is none, and there is no second one. */
+  ofNothing() {
+    const translations = new Array(this.numHypotheses).fill("");
+    const scores = new Array(this.numHypotheses).fill(-Infinity);
+    scores[0] = 0;
     return { translations, scores };
   }
 

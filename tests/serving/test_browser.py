@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import keras_transformer as kt
@@ -76,14 +77,17 @@ def test_page_translates_as_the_file_elsewhere(
     make_small(**CASES[name]).save(tmp_path / "translator")
     path = tmp_path / "model.tflite"
     run(sys.executable, "-c", EXPORT, tmp_path / "translator", path)
-    expected = kt.LiteRTTranslator(path)(TEXTS)
-    if name == "beam":
-        expected = [hypotheses[0] for hypotheses in expected]
+    translate = kt.LiteRTTranslator(path)
+    expected, scores = translate(TEXTS, return_scores=True)
     command = ("node", page / "translate.js", BROWSER, path)
-    assert run(*command, input=as_lines(TEXTS)) == as_lines(expected)
+    output = run(*command, "--scores", input=as_lines(TEXTS))
+    found = [line.split("\t") for line in output.split("\n")[:-1]]
+    assert [text for _, text in found] == [*np.ravel(expected)]
+    found_scores = [float(score) for score, _ in found]
+    np.testing.assert_allclose(found_scores, np.ravel(scores), atol=1e-2)
     process = finished(*command, input="fox\n" + "the cat " * 20)
     assert process.returncode == 1
-    assert process.stdout == as_lines([expected[TEXTS.index("fox")]])
+    assert process.stdout == as_lines(np.ravel(expected[TEXTS.index("fox")]))
     message = "Line 2: A text must not be longer than 48 tokens. Received: "
     assert process.stderr.startswith(message)
     assert process.stderr.count("\n") == 1
