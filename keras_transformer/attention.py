@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_axes
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
@@ -106,8 +107,8 @@ class MultiHeadAttention(Layer):
         pair of it and the float32 weights of shape `(B, N, T, S)`.
 
     Raises:
-        TypeError: If a size is not an integer, a share is not a number, or a
-            mask is not a tensor.
+        TypeError: If a size is not an integer, a share not a number, a flag
+            not a bool, or a mask not a tensor.
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
             `[0, 1)`, a tensor does not have three axes, or a mask has the
@@ -143,6 +144,7 @@ class MultiHeadAttention(Layer):
         value_dim = key_dim if value_dim is None else value_dim
         check_positive(key_dim=key_dim, value_dim=value_dim)
         check_share(dropout=dropout)
+        check_flag(use_bias=use_bias)
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
         self.key_dim = key_dim

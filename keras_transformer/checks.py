@@ -51,6 +51,16 @@ def check_integer(**values: int):
             )
 
 
+def check_flag(**flags: bool):
+    """Raises unless every named flag is `True` or `False`."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TypeError(
+                f"`{name}` must be True or False. Received: {name}={flag!r} of "
+                f"type {type(flag).__name__}."
+            )
+
+
 def check_share(**shares: float):
     """Raises unless every named share is a number in `[0, 1)`."""
     for name, share in shares.items():

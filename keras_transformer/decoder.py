@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer.add_norm import AddNorm
 from keras_transformer.add_norm import final_norm
 from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
@@ -71,8 +72,8 @@ class DecoderLayer(Layer):
         pair of it and float32 weights of shape `(B, N, T, S)`.
 
     Raises:
-        TypeError: If a size is not an integer, a share is not a number, or a
-            mask is not a tensor.
+        TypeError: If a size is not an integer, a share not a number, a flag
+            not a bool, or a mask not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, `encoded` `None`, or a mask has
             the wrong shape.
@@ -104,6 +105,9 @@ class DecoderLayer(Layer):
             dropout=dropout,
             attention_dropout=attention_dropout,
             feed_forward_dropout=feed_forward_dropout,
+        )
+        check_flag(
+            normalize_first=normalize_first, attention_bias=attention_bias
         )
         common = {"dtype": self.dtype_policy}
         attention = {

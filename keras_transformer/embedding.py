@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.dense import by_rows
@@ -63,7 +64,8 @@ class TokenEmbedding(Layer):
 
     Raises:
         TypeError: If sizes, or ids in a list or an array, are not whole
-            numbers; of ids in a float tensor the fraction is cut off.
+            numbers, or `mask_zero` not a bool; of ids in a float tensor the
+            fraction is cut off.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 
@@ -83,6 +85,7 @@ class TokenEmbedding(Layer):
     ):
         super().__init__(**kwargs)
         check_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
+        check_flag(mask_zero=mask_zero)
         self.vocabulary_size = vocabulary_size
         self.hidden_dim = hidden_dim
         self.mask_zero = mask_zero

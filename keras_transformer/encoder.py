@@ -5,6 +5,7 @@ import keras
 from keras_transformer.add_norm import AddNorm
 from keras_transformer.add_norm import final_norm
 from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
@@ -61,8 +62,8 @@ class EncoderLayer(Layer):
         Float tensor of shape `(B, S, D)`.
 
     Raises:
-        TypeError: If a size is not an integer, a share is not a number, or a
-            mask is not a tensor.
+        TypeError: If a size is not an integer, a share not a number, a flag
+            not a bool, or a mask not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong shape.
 
@@ -92,6 +93,9 @@ class EncoderLayer(Layer):
             dropout=dropout,
             attention_dropout=attention_dropout,
             feed_forward_dropout=feed_forward_dropout,
+        )
+        check_flag(
+            normalize_first=normalize_first, attention_bias=attention_bias
         )
         common = {"dtype": self.dtype_policy}
         self.self_attention = MultiHeadAttention(

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.compiled import Functions
@@ -138,8 +139,8 @@ class Transformer(Freezable, keras.Model):
         vocabulary, which `fit`, `generate` and `score` refuse.
 
     Raises:
-        TypeError: If a size or token is not an integer, or a share not a
-            number.
+        TypeError: If a size or token is not an integer, a share not a number,
+            or a flag not a bool.
         ValueError: If a size is not positive or does not divide, a share is
             not in `[0, 1)`, there is no such activation or positional
             encoding, learned positions have no `max_length`, `tie_source` is
@@ -197,6 +198,11 @@ class Transformer(Freezable, keras.Model):
         )
         if tie_source is None:
             tie_source = source_vocabulary_size is None
+        check_flag(
+            tie_source=tie_source,
+            tie_output=tie_output,
+            output_bias=output_bias,
+        )
         if source_vocabulary_size is None:
             source_vocabulary_size = vocabulary_size
         _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer import extras
 
 
 def python(code, *arguments, **environment):
@@ -176,3 +177,8 @@ def test_missing_package_is_named(monkeypatch):
     )
     with pytest.raises(ImportError, match=message):
         _ = kt.Tokenizer
+
+
+def test_missing_package_that_the_error_does_not_name():
+    message = extras.not_installed("`log_dir`", None)
+    assert message.startswith("`log_dir` needs a module, which is not install")

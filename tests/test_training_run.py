@@ -1409,7 +1409,7 @@ def test_what_needs_validation_says_so(text, tmp_path, name):
         ({"average_every": 5}, "`average_every` needs `average_last` or"),
         ({"clip_norm": -1.0}, "`clip_norm` must not be negative"),
         ({"average_last": 2, "average_decay": 0.9}, "Give `average_last` or"),
-        ({"tokens_per_batch": 31}, "`tokens_per_batch` must be at least `max_"),
+        ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1"),
         ({"seed": 2**32}, r"`seed` must be less than 2\^32"),
         ({"max_length": 0}, "`max_length` must be at least 1"),
         ({"segmentations": 0}, "`segmentations` must be at least 1"),

@@ -183,7 +183,8 @@ class Corpus:
     @functools.cached_property
     def _buckets(self):
         """Length of each bucket, bucket of each pair, rows of its batches."""
-        buckets = np.asarray(length_buckets(self.max_length))
+        longest = min(self.max_length, self.tokens_per_batch)
+        buckets = np.asarray(length_buckets(longest))
         return (
             buckets,
             np.searchsorted(buckets, self.lengths),

@@ -53,7 +53,7 @@ def translation_dataset(
         tokenizer: Splits the source, and the target unless it has its own.
         target_tokenizer: Splits the target.
         tokens_per_batch: Most tokens of a batch on each side, padding
-            included.
+            included; at least those of the longest sentence.
         max_length: Longest source and target to keep, in tokens with the end
             token. Longer pairs are dropped, and so are pairs with an empty
             side.
@@ -78,7 +78,7 @@ def translation_dataset(
         FileNotFoundError: If a path is not a file.
         TypeError: If the arguments are of the wrong kind.
         ValueError: If source and target differ in their number of lines, no
-            pair is left, or a size is out of range.
+            pair is left, one does not fit a batch, or a size is out of range.
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
@@ -121,7 +121,7 @@ def read_corpus(
     verbose: int = 1,
 ) -> Corpus:
     """Splits sentence pairs into ids; arguments as `translation_dataset`."""
-    check_budget(tokens_per_batch, max_length)
+    check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
     check_segmentations(segmentations, segmentation_alpha)
     if isinstance(target, Tokenizer):
         raise TypeError(
@@ -153,18 +153,15 @@ def read_corpus(
         raise ValueError(
             f"No pair of sentences is left. Received: {corpus.report(name)}."
         )
-    return corpus
-
-
-def check_budget(tokens_per_batch, max_length):
-    """Checks the sizes of batches and of their sentences, in tokens."""
-    check_positive(tokens_per_batch=tokens_per_batch, max_length=max_length)
-    if tokens_per_batch < max_length:
+    longest = np.max(corpus.lengths)
+    if longest > tokens_per_batch:
         raise ValueError(
-            "`tokens_per_batch` must be at least `max_length`, so that every "
-            f"pair fits a batch. Received: tokens_per_batch={tokens_per_batch},"
-            f" max_length={max_length}."
+            "`tokens_per_batch` must be at least the length of every sentence. "
+            f"Received: tokens_per_batch={tokens_per_batch}, {name} with one "
+            f"of {longest} tokens with its end token. Raise it, or lower "
+            "`max_length` to drop longer pairs."
         )
+    return corpus
 
 
 def check_segmentations(segmentations, alpha):

@@ -13,7 +13,6 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
 from keras_transformer.decoder import Decoder
-from keras_transformer.text.dataset import check_budget
 from keras_transformer.text.dataset import check_segmentations
 from keras_transformer.training_run.distribution import check_distribution
 from keras_transformer.training_run.options import OF_A_START
@@ -76,6 +75,8 @@ def _check_numbers(options):
         **{name: x for name, x in lengths.items() if x is not None},
         accumulate=options.accumulate,
         warmup_steps=options.warmup_steps,
+        tokens_per_batch=options.tokens_per_batch,
+        max_length=options.max_length,
     )
     check_not_negative(
         average_last=options.average_last,
@@ -94,7 +95,6 @@ def _check_numbers(options):
         label_smoothing=options.label_smoothing,
         attention_dropout=options.attention_dropout or 0.0,
     )
-    check_budget(options.tokens_per_batch, options.max_length)
     if options.segmentations != 1:
         check_segmentations(options.segmentations, options.segmentation_alpha)
     elif options.segmentation_alpha is not None:

@@ -49,6 +49,12 @@ DROPPING = [
     for name in ("dropout", "attention_dropout", "feed_forward_dropout")
     if name in layer.__init__.__annotations__
 ]
+FLAGS = [
+    (layer, name)
+    for layer in LAYERS
+    for name, kind in layer.__init__.__annotations__.items()
+    if kind in (bool, bool | None)
+]
 
 
 def name_of(value):
@@ -100,6 +106,14 @@ def test_heads_must_divide_the_width(layer):
     with raises(ValueError, message):
         layer(**{**LAYERS[layer], "hidden_dim": 34})
     layer(**{**LAYERS[layer], "hidden_dim": 34}, key_dim=7)
+
+
+@pytest.mark.parametrize(("layer", "name"), FLAGS, ids=name_of)
+def test_flags_must_be_bools(layer, name):
+    for value in ("no", 1, 0.0):
+        message = f"`{name}` must be True or False. Received: {name}={value!r} "
+        with raises(TypeError, message):
+            layer(**LAYERS[layer], **{name: value})
 
 
 @pytest.mark.parametrize(("layer", "name"), DROPPING, ids=name_of)

@@ -559,13 +559,20 @@ def test_what_is_no_target_tokenizer_is_refused(make):
         make(["one"], ["eins"], target_tokenizer="tokenizer.model")
 
 
-def test_pairs_must_fit_a_batch(make):
+def test_pairs_must_fit_a_batch(make, tokenizer):
+    length = len(tokenizer.encode("one two")) + 1
+    pairs = ["one two", "one"], ["a", "a"]
+    dataset = make(*pairs, tokens_per_batch=length)
+    rows = [len(labels) for _, labels, _ in dataset]
+    assert rows == [1, 1]
     message = (
-        "`tokens_per_batch` must be at least `max_length`.*"
-        "tokens_per_batch=63, max_length=64"
+        "`tokens_per_batch` must be at least the length.*"
+        f"tokens_per_batch={length - 1}, lines with one of {length} tokens"
     )
     with pytest.raises(ValueError, match=message):
-        make(["one"], ["eins"], tokens_per_batch=63)
+        make(*pairs, tokens_per_batch=length - 1)
+    # Longer ones are dropped.
+    make(*pairs, tokens_per_batch=length - 1, max_length=length - 1)
 
 
 def test_seed_must_be_an_integer(make):
