@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all."""
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -20,7 +21,8 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     """Writes a file beside its place, then renames it there.
 
     It keeps the permissions of the file it replaces. A link stays a link, and
-    what is not a regular file, such as a terminal or a pipe, is written to.
+    what is not a regular file, such as a terminal or a pipe, is written to, as
+    is a file that is mounted by itself.
 
     Args:
         path: The file.
@@ -55,7 +57,14 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
         os.chmod(partial, mode)  # a library may have made a file of its own
         if check is not None:
             check()
-        os.replace(partial, path)
+        try:
+            os.replace(partial, path)
+        except OSError as error:
+            # A file that is mounted by itself, as into a container, stays.
+            if error.errno != errno.EBUSY:
+                raise
+            shutil.copyfile(partial, path)
+            os.unlink(partial)
     except BaseException:
         _clean_up(partial)
         raise

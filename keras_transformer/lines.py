@@ -11,7 +11,8 @@ from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_encodable
 
 # In a short list of strings, one existing file is enough to tell paths from
-# text; of a long list, which is text in most cases, only so many are checked.
+# text; of a long list, which is text in most cases, so many are checked, and
+# most must be files.
 MOST_PATHS = 100
 
 # What to do about files that do not begin like text in UTF-8.
@@ -180,8 +181,8 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 def _are_paths(items):
     if not isinstance(items, (list, tuple)):
         return False
-    is_path = map(_is_path, items[:MOST_PATHS])
-    return any(is_path) if len(items) <= MOST_PATHS else all(is_path)
+    num_paths = sum(map(_is_path, items[:MOST_PATHS]))
+    return num_paths > (0 if len(items) <= MOST_PATHS else MOST_PATHS // 2)
 
 
 def _is_path(item):

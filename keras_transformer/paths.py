@@ -8,6 +8,10 @@ import re
 # The operating system would take these for folders on this machine.
 ADDRESS = re.compile(r"\w+://")
 
+# What a `pathlib.Path` of one is: it keeps no empty folder names. On Windows,
+# one letter is a drive.
+LOST_ADDRESS = re.compile(r"\w{2,}:/")
+
 
 def fingerprint(path) -> str:
     """The SHA-256 of a file's content."""
@@ -22,7 +26,7 @@ def is_address(path) -> bool:
 
 def check_local(path):
     """Raises `ValueError` if the path is an address, such as `gs://`."""
-    if is_address(path):
+    if LOST_ADDRESS.match(os.fsdecode(path)):
         raise ValueError(
             "The path must be on this machine's file system. "
             f"Received: {os.fspath(path)!r}."

@@ -1,5 +1,6 @@
 """Where files are written: beside their place, through links, into pipes."""
 
+import errno
 import functools
 import os
 import pathlib
@@ -195,7 +196,27 @@ def test_a_place_for_a_file_is_checked_before_it_is_made(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("path", ["gs://bucket/en-de", b"s3://bucket/en-de"])
+def test_a_file_that_is_mounted_is_written_to(tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise OSError(errno.EBUSY, "Device or resource busy", target)
+
+    path = tmp_path / "file"
+    path.write_bytes(b"old and longer")
+    monkeypatch.setattr(os, "replace", refuse)
+    number = path.stat().st_ino
+    write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_ino == number
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("gs://bucket/en-de", b"s3://bucket/en-de"),
+        pathlib.Path("gs://bucket/en-de"),
+    ],
+)
 def test_an_address_is_no_place(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

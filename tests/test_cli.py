@@ -447,12 +447,34 @@ def test_training_whose_output_nobody_reads_says_how_to_go_on(
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr(callbacks.OneTraining, "begin", begin)
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
     command = ["train", *text, "-o", tmp_path / "run", *TRAINING]
     result = run(*command, "--overwrite")
     assert result.code == 1
     *_, state, again = result.errors.splitlines()
     assert state.startswith("Stopped. No epoch has ended")
-    assert again.split() == ["keras-transformer", *map(str, command)]
+    assert again.split() == [
+        *("KERAS_BACKEND=tensorflow", "keras-transformer"),
+        *map(str, command),
+    ]
+
+
+@pytest.mark.parametrize("place", ["gs://bucket/run", "s3://bucket/run"])
+def test_an_address_is_no_place_for_a_result(
+    trained, tmp_path, monkeypatch, place
+):
+    monkeypatch.chdir(tmp_path)
+    files = trained.source, trained.target
+    for command in (
+        ["train", *files, "-o", place, *TRAINING],
+        ["export", trained.folder, place],
+        ["translate", trained.folder, "the cat", "-o", place],
+        ["verify", trained.folder, trained.folder, "--json", place],
+    ):
+        assert_is_one_line(
+            run(*command), "The path must be on this machine's file system. .*"
+        )
+    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.slow

@@ -159,10 +159,10 @@ def test_many_paths_are_read_too(write, kind):
     paths = [write(f"{number}\n", f"{number}.en") for number in range(101)]
     expected = [str(number) for number in range(101)]
     assert list(lines_of([*map(kind, paths)])) == expected
-    assert list(lines_of(["a word", *map(str, paths)])) == [
-        "a word",
-        *map(str, paths),
-    ]
+    with pytest.raises(FileNotFoundError, match="No such file: 'missing'"):
+        list(lines_of(["missing", *map(kind, paths)]))
+    words = [*map(str, range(51)), *map(str, paths)]
+    assert list(lines_of(words)) == words
 
 
 @pytest.mark.parametrize("kind", [list, tuple, iter])

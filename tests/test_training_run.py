@@ -315,14 +315,19 @@ def test_a_terminal_that_hangs_up_twice_lets_training_be_saved():
         assert interrupt.requested == signal.SIGHUP
 
 
-def test_a_terminal_that_is_gone_lets_training_be_saved():
-    code = """
-import signal
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_a_terminal_that_is_gone_lets_training_be_saved(hangs_up):
+    code = f"""
+import signal, sys
 from keras_transformer.training_run.interrupt import Interrupt
 with Interrupt() as interrupt:
-    signal.raise_signal(signal.SIGHUP)
-    print("on", flush=True)
-    assert interrupt.requested
+    if {hangs_up}:
+        signal.raise_signal(signal.SIGHUP)
+    for stream in (sys.stdout, sys.stderr):
+        print("on", file=stream)
+        stream.flush()
+    assert bool(interrupt.requested) == {hangs_up}
+print("ended", flush=True)
 """
     ours, terminal = os.openpty()
     os.close(ours)
@@ -497,6 +502,16 @@ def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
 def test_other_settings_are_refused(trained, text, change, message):
     with pytest.raises(ValueError, match=message):
         train(trained.folder, text, {**trained.settings, **change})
+
+
+def test_another_backend_is_refused(trained, copied, text):
+    path = copied / "training/settings.json"
+    begun = json.loads(path.read_text())
+    assert begun["backend"] == "tensorflow"
+    path.write_text(json.dumps({**begun, "backend": "jax"}))
+    message = "backend 'jax'. Received: 'tensorflow'. Set KERAS_BACKEND=jax, or"
+    with pytest.raises(ValueError, match=message):
+        train(copied, text, trained.settings)
 
 
 def test_other_text_is_refused(trained, tmp_path, text):

@@ -1,6 +1,7 @@
 """`keras-transformer train`."""
 
 import atexit
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -70,15 +71,13 @@ def train(
         from keras_transformer.training_run.run import TrainingRun
 
     run = TrainingRun(TrainingOptions(**options))
-    command = f"keras-transformer {shlex.join(sys.argv[1:])}"
 
     def say_stopped():
         arguments = sys.argv[1:]
         if run.history is not None:  # the old training is already replaced
             arguments = [a for a in arguments if a != "--overwrite"]
         print(
-            f"\nStopped. {run.state()} Resume with:\n"
-            f"  keras-transformer {shlex.join(arguments)}",
+            f"\nStopped. {run.state()} Resume with:\n  {_as_typed(arguments)}",
             file=sys.stderr,
         )
 
@@ -87,7 +86,7 @@ def train(
             source,
             target,
             validation,
-            command=command,
+            command=_as_typed(sys.argv[1:]),
             resume=resume,
             overwrite=overwrite,
         )
@@ -113,3 +112,10 @@ def train(
         "'A sentence.'",
         file=sys.stderr,
     )
+
+
+def _as_typed(arguments):
+    """The command line, with the backend if the environment names one."""
+    command = shlex.join(["keras-transformer", *arguments])
+    backend = os.environ.get("KERAS_BACKEND")
+    return f"KERAS_BACKEND={backend} {command}" if backend else command

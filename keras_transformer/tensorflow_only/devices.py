@@ -5,6 +5,20 @@ import contextlib
 import keras
 
 
+def leave_gpus_to_keras():
+    """Keeps TensorFlow, which only reads text, from taking all GPU memory.
+
+    For a backend that is not TensorFlow; once TensorFlow has seen its devices,
+    it is too late, and nothing is done.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
+
+
 def replica_context():
     """What joins the devices of a `tf.distribute` strategy, inside a step.
 

@@ -15,6 +15,7 @@ from keras_transformer.lines import name_of
 from keras_transformer.progress import tracked
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.tensorflow_only.devices import leave_gpus_to_keras
 from keras_transformer.text.corpus import Corpus
 from keras_transformer.text.sentencepiece_model import generator_of
 from keras_transformer.text.tokenizer import Tokenizer
@@ -133,10 +134,12 @@ def read_corpus(
         ("tokenizer", "target_tokenizer"), tokenizers, strict=True
     ):
         check_kind(name, value, Tokenizer)
+    leave_gpus_to_keras()
     pairs, name = _string_pairs(source, target)
     # Not the stream that orders the batches.
     [generator] = generator_of(seed).spawn(1)
-    drawing = segmentations, segmentation_alpha, generator
+    longest = min(max_length, tokens_per_batch)
+    drawing = segmentations, segmentation_alpha, generator, longest - 1
     splits = [
         lambda texts, each=each: each.segmentations(texts, *drawing)
         for each in tokenizers
@@ -248,17 +251,13 @@ def _read(pairs, splits, max_length, verbose):
             if max(map(len, best)) >= max_length:
                 num_long += 1
                 continue
-            found = [
-                pair if max(map(len, pair)) < max_length else best
-                for pair in zip(sources, targets, strict=True)
-            ]
-            lengths.append(max(max(map(len, pair)) for pair in found) + 1)
+            lengths.append(max(map(len, (*sources, *targets))) + 1)
             kept += [
                 (
                     [*source, END_TOKEN_ID],
                     [START_TOKEN_ID, *target, END_TOKEN_ID],
                 )
-                for source, target in found
+                for source, target in zip(sources, targets, strict=True)
             ]
         for side in (0, 1):
             rows = [pair[side] for pair in kept]

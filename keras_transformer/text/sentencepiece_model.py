@@ -90,9 +90,21 @@ def draw_segmentations(
             f"SentencePiece model of type {kind}."
         )
     nats = np.array([piece.score for piece in proto.pieces])
+    symbols = {
+        place
+        for place, piece in enumerate(proto.pieces)
+        if piece.type == proto.SentencePiece.USER_DEFINED
+    }
+
+    def symbols_in(ids):
+        return [token_id for token_id in ids if token_id in symbols]
+
     drawn = []
     for text in texts:
         best = processor.NBestEncode(text, nbest_size=MOST_SEGMENTATIONS)
+        if symbols:  # never split; the list has them split as well
+            whole = symbols_in(processor.Encode(text))
+            best = [ids for ids in best if symbols_in(ids) == whole]
         # log P(x)^alpha, but for a constant: with Gumbel noise on each, the
         # largest is a draw by the probabilities.
         logits = alpha * np.array([nats[ids].sum() for ids in best])

@@ -219,7 +219,7 @@ class Tokenizer:
         rows = [row for [row] in rows]
         return rows[0] if isinstance(texts, str) else rows
 
-    def segmentations(self, texts, number, alpha, generator):
+    def segmentations(self, texts, number, alpha, generator, max_length):
         """Splits texts in several ways, the one of `encode` first.
 
         Args:
@@ -227,6 +227,8 @@ class Tokenizer:
             number: Ways for each text.
             alpha: As for `sample`.
             generator: NumPy generator that draws the others.
+            max_length: Most tokens of a way; a text for which the first has
+                more, or too many are drawn, has the first instead.
 
         Returns:
             A list of `number` lists of ids for each text.
@@ -234,10 +236,20 @@ class Tokenizer:
         best = self.encode(texts)
         if number == 1:
             return [[row] for row in best]
+        short = [n for n, row in enumerate(best) if len(row) <= max_length]
         drawn = draw_segmentations(
-            self._processor, texts, alpha, generator, number - 1
+            self._processor,
+            [texts[n] for n in short],
+            alpha,
+            generator,
+            number - 1,
         )
-        return [[row, *rows] for row, rows in zip(best, drawn, strict=True)]
+        found = [[row] * number for row in best]
+        for n, rows in zip(short, drawn, strict=True):
+            found[n][1:] = [
+                row if len(row) <= max_length else best[n] for row in rows
+            ]
+        return found
 
     def decode(self, ids):
         """Joins ids into a string, a sequence of rows of ids into strings.

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.cores import num_cores
+from keras_transformer.tensorflow_only.devices import leave_gpus_to_keras
 from keras_transformer.training_run.wording import counted
 
 DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
@@ -156,9 +157,7 @@ def distributed(name: str | None, seed: int):
         RuntimeError: If another process is lost.
         ValueError: If nothing says which processes there are.
     """
-    if keras.backend.backend() == "jax":
-        # TensorFlow only reads text here, but would take all GPU memory.
-        tf.config.set_visible_devices([], "GPU")
+    leave_gpus_to_keras()
     if name is None:
         yield Distribution()
     elif name == "mirrored":

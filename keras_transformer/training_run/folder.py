@@ -5,6 +5,8 @@ import json
 import os
 import sys
 
+import keras
+
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
 from keras_transformer.lock import lock
@@ -159,6 +161,14 @@ class RunFolder:
                 "`--overwrite` to start again."
             ) from None
         advice = "Pass `--overwrite` to start again."
+        backend = keras.backend.backend()
+        old_backend = begun.get("backend", backend)
+        if old_backend != backend:  # others would draw other dropout
+            raise ValueError(
+                f"The training in {self.output} began on Keras's backend "
+                f"{old_backend!r}. Received: {backend!r}. Set KERAS_BACKEND="
+                f"{old_backend}, or pass `--overwrite` to start again."
+            )
         for name, value in settings.items():
             is_same = old_settings.get(name) == value
             if name == "tokenize" and name not in old_settings:
@@ -217,6 +227,7 @@ class RunFolder:
                 write_file(self.path(TARGET_TOKENIZER), target_tokenizer.model)
         begun = {
             "keras_transformer": __version__,
+            "backend": keras.backend.backend(),
             "settings": settings,
             # Absolute, as resolved where training began.
             "places": {

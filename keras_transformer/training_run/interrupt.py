@@ -1,5 +1,7 @@
 """How a training is asked to stop, and stops once everything is saved."""
 
+import contextlib
+import errno
 import os
 import signal
 import sys
@@ -24,7 +26,8 @@ class Interrupt:
     """Makes the first Ctrl-C, SIGTERM or SIGHUP wait until all is saved.
 
     Python raises `KeyboardInterrupt` wherever it happens to be, and in a
-    destructor the exception is lost; a request is not.
+    destructor the exception is lost; a request is not. What is printed to a
+    terminal that is gone is dropped, and ends nothing either.
 
     Args:
         shared: Whether other processes are to stop with this one. SIGTERM is
@@ -42,12 +45,18 @@ class Interrupt:
         numbers = [signal.SIGINT]
         if not self.shared:
             numbers += [signal.SIGTERM, signal.SIGHUP]
-        self._handled = signals_handled(self._on_signal, *numbers)
-        self._handled.__enter__()
+        with contextlib.ExitStack() as stack:
+            for redirect, stream in (
+                (contextlib.redirect_stdout, sys.stdout),
+                (contextlib.redirect_stderr, sys.stderr),
+            ):
+                stack.enter_context(redirect(_Terminal(stream)))
+            stack.enter_context(signals_handled(self._on_signal, *numbers))
+            self._entered = stack.pop_all()
         return self
 
     def __exit__(self, *error):
-        self._handled.__exit__(*error)
+        self._entered.__exit__(*error)
 
     def _on_signal(self, number, frame):
         if self.requested and number == signal.SIGHUP:
@@ -59,17 +68,39 @@ class Interrupt:
             "\nStopping when this batch, or the end of this epoch, is saved. "
             "Interrupt once more to stop now."
         )
-        try:
-            print(message, file=sys.stderr, flush=True)
-        except OSError:
-            _speak_to_nobody()
+        print(message, file=sys.stderr, flush=True)
         if self.shared:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _speak_to_nobody():
-    """Drops what is written from now on, as the terminal is gone."""
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nobody, descriptor)
-    os.close(nobody)
+class _Terminal:
+    """A stream to a terminal, which may go while a training runs."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def write(self, text):
+        with _gone_terminal_forgotten():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self):
+        with _gone_terminal_forgotten():
+            self.stream.flush()
+
+
+@contextlib.contextmanager
+def _gone_terminal_forgotten():
+    """Drops what is written from now on if the terminal is gone."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(nobody, descriptor)
+        os.close(nobody)

@@ -614,13 +614,14 @@ def test_each_epoch_draws_the_pieces_of_each_sentence(
     assert len({*one} & {*other}) < len({*best}) / 2
 
 
-def test_pieces_that_would_be_too_many_are_not_drawn(make, tokenizer):
+@pytest.mark.parametrize("limit", ["max_length", "tokens_per_batch"])
+def test_pieces_that_would_be_too_many_are_not_drawn(make, tokenizer, limit):
     text = "the museum in Rome is old"
     length = len(tokenizer.encode(text)) + 1
     dataset = make(
         [text] * 50,
         [text] * 50,
-        max_length=length,
+        **{limit: length},
         segmentations=3,
         segmentation_alpha=0.01,
         seed=1,
