@@ -1,5 +1,7 @@
 """What the layers and the model have in common."""
 
+import re
+
 import keras
 
 
@@ -28,14 +30,8 @@ class Freezable:
 
     def build(self, inputs_shape=None):
         super().build(inputs_shape)
-        if self._is_as_made():
-            if not self.trainable:
-                # Keras ignores a flag that does not change: the parts made
-                # since then would stay trainable.
-                self.trainable = True
-                self.trainable = False
-            self._freeze()
-        for part in (self, *(part for _, part, _ in _parts(self))):
+        self._freeze_as_told()
+        for part in (self, *(part for _, part, _ in parts_in(self))):
             if not part.trainable:  # unlike the weights made since then
                 for weight in part._trainable_variables:
                     weight.trainable = False
@@ -43,17 +39,33 @@ class Freezable:
     @classmethod
     def from_config(cls, config, *args, **kwargs):
         layer = super().from_config(config, *args, **kwargs)
-        layer._freeze()  # parts that a subclass made after `build`
+        layer._freeze_as_told()  # parts that there are before `build`
+        layer._freeze()  # parts that a subclass made after it
         return layer
 
     def _is_as_made(self):
         """Whether no part has been frozen yet, alone or with the layer."""
-        return all(part.trainable for _, part, _ in _parts(self))
+        return all(part.trainable for _, part, _ in parts_in(self))
+
+    def _freeze_as_told(self):
+        """Freezes parts that have just been made as the arguments say."""
+        if not self._is_as_made():
+            return
+        if not self.trainable:
+            # Keras ignores a flag that does not change: the parts made since
+            # then would stay trainable.
+            self.trainable = True
+            self.trainable = False
+        self._freeze()
 
     def _freeze(self):
-        for name, part, owner in _parts(self):
-            if name in self._to_freeze:
+        """Freezes the parts that were named, or not, and that there are."""
+        left = dict.fromkeys(self._to_freeze)
+        for name, part, owner in parts_in(self):
+            if name in left:
                 part.trainable = not owner.trainable
+                del left[name]
+        self._to_freeze = tuple(left)
 
     def get_config(self):
         """Returns the arguments.
@@ -67,7 +79,7 @@ class Freezable:
         if self.built or not self._is_as_made():
             frozen = [
                 name
-                for name, part, owner in _parts(self)
+                for name, part, owner in parts_in(self)
                 if part.trainable != owner.trainable
             ]
         if frozen:
@@ -98,7 +110,7 @@ def check_not_quantized(layer):
 
     Keras could not load it again.
     """
-    for name, part, _ in _parts(layer):
+    for name, part, _ in parts_in(layer):
         if part.quantization_mode:
             raise ValueError(
                 "A quantised layer cannot be saved, recreated, or exported to "
@@ -108,9 +120,27 @@ def check_not_quantized(layer):
             )
 
 
-def _parts(layer, prefix=""):
+def parts_in(layer, prefix=""):
     """Yields each layer in a layer: its name, itself and its parent."""
     for part in layer._layers:
-        name = prefix + part.name
+        name = prefix + _name_in(layer, part)
         yield name, part, layer
-        yield from _parts(part, f"{name}/")
+        yield from parts_in(part, f"{name}/")
+
+
+def _name_in(layer, part):
+    """The name of a part, or of its attribute if Keras has made the name up.
+
+    As `dense_1`, which depends on what else was made before.
+    """
+    kind = type(part).__name__.replace("_", "").lower()
+    if re.sub(r"(_\d+)?$", "", part.name).replace("_", "") != kind:
+        return part.name
+    attributes = [
+        f"{attribute}_{index}" if isinstance(value, list) else attribute
+        for attribute, value in vars(layer).items()
+        if attribute != "_layers"
+        for index, x in enumerate(value if isinstance(value, list) else [value])
+        if x is part
+    ]
+    return attributes[0] if len(attributes) == 1 else part.name

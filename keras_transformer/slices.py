@@ -75,6 +75,8 @@ def write_slice(x, position, update):
     if is_plain_graph():
         return indexing.write_slice(x, position, update)
     start = (0, 0, position, 0)[: len(x.shape)]
+    if keras.backend.backend() == "jax":  # 0 may be int64 there
+        start = [ops.cast(place, "int32") for place in start]
     return ops.slice_update(x, start, update)
 
 

@@ -650,7 +650,8 @@ class Transformer(Freezable, keras.Model):
         """Translates ids to ids.
 
         Sentences that are done leave the batch, except on JAX, where each new
-        shape would have to be compiled, and in small compiled batches.
+        shape would have to be compiled, on PyTorch, and in small compiled
+        batches.
 
         Args:
             source_ids: Int array `(B, S)`, each row a source that ends with

@@ -3,6 +3,9 @@
 import numpy as np
 from keras import ops
 
+from keras_transformer.layer import Freezable
+from keras_transformer.layer import parts_in
+
 
 def hold_weights(model):
     """Brings the weights back into the model.
@@ -19,10 +22,18 @@ def named_variables(model) -> dict:
     Raises:
         ValueError: If two weights have the same path.
     """
+    of_parts = {}
+    if isinstance(model, Freezable):
+        of_parts = {
+            id(variable): f"{name}/{variable.name}"
+            for name, part, _ in parts_in(model)
+            for variable in part.variables  # the innermost part comes last
+        }
     variables = {}
     for variable in model.weights:
         # A model may be part of another layer: its name is not all of its path.
-        name = variable.path.removeprefix(f"{model.path}/")
+        path = variable.path.removeprefix(f"{model.path}/")
+        name = of_parts.get(id(variable), path)
         if name in variables:
             raise ValueError(
                 "Layers must have names of their own, to tell their weights "

@@ -24,13 +24,14 @@ def on_backend(run_program, tmp_path_factory):
         dropout=0.0,
     ).save(path)
 
-    def run(backend):
+    def run(backend, **environment):
         process = run_program(
             "run_core",
             path,
             int(backend == "jax"),  # whether to compile
             KERAS_BACKEND=backend,
             JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+            **environment,
         )
         return json.loads(process.stdout)
 
@@ -42,12 +43,15 @@ def expected(on_backend):
     return on_backend("tensorflow")
 
 
-@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize(
+    ("backend", "environment"),
+    [("jax", {}), ("jax", {"JAX_ENABLE_X64": "1"}), ("torch", {})],
+)
 def test_searches_scores_and_trainings_are_the_same(
-    on_backend, expected, backend
+    on_backend, expected, backend, environment
 ):
     pytest.importorskip(backend)
-    found = on_backend(backend)
+    found = on_backend(backend, **environment)
     assert len(expected) == 10
     keras.tree.map_structure(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),

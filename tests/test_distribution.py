@@ -242,8 +242,11 @@ def test_the_loss_of_the_first_process_is_explained(text, tmp_path):
 
 
 @pytest.mark.slow
-def test_optimizers_clip_and_accumulate_what_all_devices_have(run_program):
-    run_program("mirrored_optimizers", KERAS_BACKEND="tensorflow")
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16", "float64"])
+def test_optimizers_clip_and_accumulate_what_all_devices_have(
+    run_program, dtype
+):
+    run_program("mirrored_optimizers", dtype, KERAS_BACKEND="tensorflow")
 
 
 @pytest.mark.slow

@@ -869,7 +869,7 @@ class LateAdapter(kt.Transformer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.adapter = keras.layers.Dense(self.hidden_dim, name="adapter")
+        self.adapter = keras.layers.Dense(self.hidden_dim)
 
     def encode(self, source_ids, training=None):
         return self.adapter(super().encode(source_ids, training=training))

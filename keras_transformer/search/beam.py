@@ -54,9 +54,9 @@ class BeamSearch(Search):
             `width`.
         patience: Lets `width` hypotheses go on beside those that have ended,
             until `width * patience` have ended, or `num_hypotheses` if more
-            ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)). With 1
-            it is the search of fairseq, and of CTranslate2 where there is a
-            length penalty.
+            ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)). With 1,
+            the best hypothesis is that of fairseq, and of CTranslate2 where
+            there is a length penalty.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
@@ -171,9 +171,9 @@ class BeamSearch(Search):
         finished = self._finish(
             state.finished, candidates, finishes, position + 1
         )
-        num_finished = state.num_finished + ops.sum(
-            ops.cast(finishes, "int32"), axis=1
-        )
+        # JAX sums int32 to int64 where it has that.
+        finishing = ops.sum(ops.cast(finishes, "int32"), axis=1)
+        num_finished = state.num_finished + ops.cast(finishing, "int32")
         alive = self._go_on(candidates, ended, num_finished, position)
         settled = self._none_can_win(
             alive, finished, position, problem.max_lengths

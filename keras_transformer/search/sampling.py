@@ -160,7 +160,8 @@ def seeds_of(ids):
     """
     positions = ops.arange(ops.shape(ids)[1], dtype="int32")
     mixed = _mixed(ids + _mixed(positions + 1))
-    return ops.sum(ops.where(padding_mask(ids), mixed, 0), axis=1)
+    found = ops.sum(ops.where(padding_mask(ids), mixed, 0), axis=1)
+    return ops.cast(found, "int32")  # JAX sums to int64 where it has that
 
 
 def _mixed(x):

@@ -12,6 +12,7 @@ from keras_transformer.product import products_of
 from keras_transformer.rows import by_part
 from keras_transformer.rows import sum_rows
 from keras_transformer.slices import pick
+from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.graphs import wait_for
@@ -22,6 +23,9 @@ from keras_transformer.token_weights import spread_over_tokens
 # Size `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its
 # transposition. Measured at 128 and 512; the limit is between.
 LEAST_TRANSPOSED = 256
+
+# The least that a label may have for the loss to be computed from it.
+LEAST_PROBABILITY = 1e-30
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -282,7 +286,7 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
     probabilities = _softmax(logits)
     label_probabilities = ops.cast(pick(probabilities, ids), "float32")
     log_normalizers = _log_normalizer(
-        logits, probabilities, label_logits, label_probabilities
+        ids, logits, probabilities, label_logits, label_probabilities
     )
     loss = _smoothed(
         log_normalizers, label_logits, mean_logits, label_smoothing
@@ -328,16 +332,23 @@ def _rows(x):
     return ops.reshape(x, (-1, x.shape[-1]))
 
 
-def _log_normalizer(logits, probabilities, label_logits, label_probabilities):
+def _log_normalizer(
+    ids, logits, probabilities, label_logits, label_probabilities
+):
     """Computes `logsumexp` `(...)` of logits whose softmax is at hand.
 
     It is `z - log p` of any token whose `p` is not too small: of the label,
     unless one is, and then of the most probable token, which takes two more
-    passes over `(..., V)`.
+    passes over `(..., V)`. Padding, which may be impossible, weighs nothing.
     """
+    is_possible = label_probabilities > LEAST_PROBABILITY
+    is_padding = ops.equal(ids, PAD_TOKEN_ID)
     return ops.cond(
-        ops.all(label_probabilities > 1e-30),
-        lambda: label_logits - ops.log(label_probabilities),
+        ops.all(ops.logical_or(is_possible, is_padding)),
+        lambda: (
+            label_logits
+            - ops.log(ops.maximum(label_probabilities, LEAST_PROBABILITY))
+        ),
         lambda: (
             ops.cast(ops.max(logits, axis=-1), "float32")
             - ops.log(ops.cast(ops.max(probabilities, axis=-1), "float32"))

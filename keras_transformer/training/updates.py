@@ -121,7 +121,8 @@ class Updates:
             def update_now():
                 decay = self._decay_of(variable)
                 if decay and self._use_weight_decay(variable):
-                    variable.assign_sub(variable * (learning_rate * decay))
+                    share = ops.cast(learning_rate * decay, variable.dtype)
+                    variable.assign_sub(variable * share)
                 self._update(variable, gradient, learning_rate, constants)
 
             ops.cond(is_last, update_now, lambda: None)

@@ -222,6 +222,29 @@ def test_a_part_frozen_or_not_before_it_is_built_stays_so(
         assert frozen[0] == frozen[1]
 
 
+def test_what_is_frozen_within_what_is_not_stays_so():
+    options = {"num_heads": 2, "hidden_dim": 8, "intermediate_dim": 8}
+    encoder = kt.Encoder(2, **options)
+    encoder.trainable = False
+    encoder.layers[0].trainable = True
+    encoder.layers[0].feed_forward.trainable = False
+    again = kt.Encoder.from_config(encoder.get_config())
+    built = keras.models.clone_model(
+        keras.Sequential([keras.Input((3, 8)), encoder])
+    ).layers[0]
+    again.build((None, 3, 8))
+    expected = [weight.trainable for weight in encoder.weights]
+    assert {*expected} == {True, False}
+    for found in (again, built):
+        assert [weight.trainable for weight in found.weights] == expected
+    # Who sets it before it is built has the last word.
+    again = kt.Encoder.from_config(encoder.get_config())
+    for is_trainable in (True, False, True):  # Keras ignores the same again
+        again.trainable = is_trainable
+    again.build((None, 3, 8))
+    assert all(weight.trainable for weight in again.weights)
+
+
 @pytest.mark.parametrize("is_whole_frozen", [False, True])
 @each_of_parts
 def test_a_part_that_is_frozen_or_not_stays_so(case, is_whole_frozen, tmp_path):

@@ -202,6 +202,41 @@ def test_loss_of_extreme_logits_is_finite():
     assert np.isfinite(slope).all()
 
 
+@pytest.mark.parametrize(
+    "output_bias", [False, pytest.param(True, marks=tensorflow_only)]
+)
+def test_losses_of_keras_leave_out_padding(output_bias):
+    inputs, labels = copy_task(B)
+    real = labels != 0
+    assert not real.all()
+    model = kt.Transformer(V, **SMALL, dropout=0.0, output_bias=output_bias)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, **COMPILE)
+    logits = model(inputs)
+    each = smoothed_crossentropy(labels, logits)
+    expected = np.mean(ops.convert_to_numpy(each)[real])
+    found = model.train_on_batch(inputs, labels)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@tensorflow_only
+def test_padding_that_is_impossible_takes_no_more_passes(monkeypatch):
+    """As in a model of Marian, whose padding has a bias of -100."""
+    inputs, labels = copy_task(B)
+    model = kt.Transformer(V, **SMALL, dropout=0.0, output_bias=True)
+    model.logit_bias.assign(np.where(np.arange(V) == 0, -1e3, 0.0))
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), run_eagerly=True)
+    logits = model(inputs, training=True)
+    expected = model.loss(labels, logits, sample_weight=labels != 0)
+
+    def fail(*arguments, **options):
+        raise AssertionError("A pass over all logits.")
+
+    monkeypatch.setattr(ops, "max", fail)
+    found = model.compute_loss(inputs, labels, logits)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 @pytest.mark.slow
 @tensorflow_only
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])

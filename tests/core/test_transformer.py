@@ -10,6 +10,8 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.add_norm import AddNorm
+from keras_transformer.weights import assign_named_weights
+from keras_transformer.weights import named_weights
 
 from .compiled import COMPILE
 from .layers import MODEL
@@ -200,7 +202,7 @@ class WithAdapter(kt.Transformer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.adapter = keras.layers.Dense(self.vocabulary_size, name="adapter")
+        self.adapter = keras.layers.Dense(self.vocabulary_size)
         self.adapter.build((None, None, self.vocabulary_size))
 
     def call(self, inputs, training=None):
@@ -223,12 +225,63 @@ def test_a_subclass_may_add_layers(tmp_path):
     assert not again.adapter.trainable and again.encoder.trainable
 
 
+class WithAdapters(kt.Transformer):
+    """Adds layers that Keras names by what was made before."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.adapters = [keras.layers.Dense(self.hidden_dim) for _ in range(2)]
+        self.extra = kt.FeedForward(self.hidden_dim, 4)
+        for layer in (*self.adapters, self.extra):
+            layer.build((None, None, self.hidden_dim))
+
+
+def test_layers_without_names_have_those_of_their_attributes():
+    config = small_model().get_config()
+    config.pop("name")
+    model, other = (WithAdapters.from_config(config) for _ in range(2))
+    weights = named_weights(model)
+    assign_named_weights(other, weights, "the other")
+    for name, weight in named_weights(other).items():
+        np.testing.assert_array_equal(weight, weights[name])
+    own = named_weights(small_model())
+    added = {name.split("/")[0] for name in weights if name not in own}
+    assert added == {"adapters_0", "adapters_1", "extra"}
+    model.adapters[1].trainable = False
+    assert model.get_config()["frozen"] == ["adapters_1"]
+    again = WithAdapters.from_config(model.get_config())
+    assert [x.trainable for x in again.adapters] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"source_vocabulary_size": 5, "tie_output": False},
+        {"attention_bias": True, "output_bias": True, "normalize_first": True},
+        {"positional_encoding": "learned", "max_length": 9},
+    ],
+)
+def test_weights_are_named_by_their_paths(options):
+    model = kt.Transformer(
+        V,
+        num_layers=2,
+        num_heads=N,
+        hidden_dim=D,
+        intermediate_dim=F,
+        **options,
+    )
+    model.build_all()
+    paths = [x.path.removeprefix(f"{model.path}/") for x in model.weights]
+    assert [*named_weights(model)] == paths
+
+
 class BuildsLate(kt.Transformer):
     """Adds a layer that is built when it is called first."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.adapter = keras.layers.Dense(self.hidden_dim, name="adapter")
+        self.adapter = keras.layers.Dense(self.hidden_dim)
 
     def project(self, x):
         return super().project(self.adapter(x))

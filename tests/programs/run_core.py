@@ -39,6 +39,7 @@ one, other = (
     model.generate(ids, kt.Sampling(seed=1), max_length=6) for _ in range(2)
 )
 assert as_lists(*one) == as_lists(*other)
+assert len({*one[0].ravel()}) > 2, one  # and not the same each time
 schedule = kt.WarmupSchedule(peak_learning_rate=0.01, warmup_steps=2)
 for name, optimizer, averaging in (
     ("adam", kt.Adam(schedule), kt.WeightAveraging(last=2)),
