@@ -1,5 +1,6 @@
 """Functions of a model that are compiled and kept, on every backend."""
 
+import numbers
 import threading
 
 import keras
@@ -9,6 +10,12 @@ from keras_transformer.weights import hold_weights
 
 # Functions of a model that are kept; each search with other options is one.
 MOST_KEPT = 32
+
+# What `compile` and `fit` set.
+OF_TRAINING = {
+    *("compiled", "stop_training"),
+    *("steps_per_execution", "unrolled_steps_per_execution"),
+}
 
 
 class Functions:
@@ -33,11 +40,7 @@ class Functions:
                 graph of TensorFlow is traced once for all.
         """
         # All that a user may change; quantised layers have other weights.
-        settings = (
-            self.model.max_length,
-            self.model.start_token_id,
-            self.model.end_token_id,
-        )
+        settings = self.model.max_length, *_plain_attributes(self.model)
         weights = tuple(map(id, self.model.weights))
         key = (key, settings, weights, tuple(inputs), jit_compile)
         with self.lock:
@@ -58,6 +61,17 @@ class Functions:
         compiled = _Function(self.model, function)
         compiled.compile(jit_compile=jit_compile)
         return compiled.predict_on_batch
+
+
+def _plain_attributes(model):
+    """The numbers and strings that a model has, as those of a subclass."""
+    return [
+        (name, value)
+        for name, value in vars(model).items()
+        if isinstance(value, (numbers.Number, str))
+        and not name.startswith("_")
+        and name not in OF_TRAINING
+    ]
 
 
 class _Function(keras.Model):

@@ -322,6 +322,22 @@ def test_limit_may_be_changed():
     assert lengths == [4, 9]
 
 
+def test_number_of_a_subclass_may_be_changed():
+    class Sharpened(kt.Transformer):
+        sharpness = 1.0
+
+        def project(self, x):
+            return super().project(x) * self.sharpness
+
+    model = Sharpened.from_config(make_small().get_config())
+    ids, scores = [[4, 5, 6, 3]], []
+    for sharpness in (1.0, 0.0):
+        model.sharpness = sharpness
+        scores.append(float(model.score(ids, ids)[1][0]))
+    np.testing.assert_allclose(scores[1], 4 * -np.log(V), rtol=1e-5)
+    assert abs(scores[0] - scores[1]) > 1e-3
+
+
 def test_start_and_end_token_may_be_changed():
     model, other = make_small(), make_small(start_token_id=7, end_token_id=9)
     other.set_weights(model.get_weights())
