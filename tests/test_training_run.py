@@ -315,6 +315,24 @@ def test_a_terminal_that_hangs_up_twice_lets_training_be_saved():
         assert interrupt.requested == signal.SIGHUP
 
 
+def test_a_pipe_that_hangs_up_too_lets_training_be_saved():
+    code = """
+import signal
+from keras_transformer.training_run.interrupt import Interrupt
+with Interrupt() as interrupt:
+    signal.raise_signal(signal.SIGHUP)
+    print("on", flush=True)
+    assert interrupt.requested
+"""
+    ours, pipe = os.pipe()
+    os.close(ours)
+    process = subprocess.run(
+        [sys.executable, "-c", code], stdout=pipe, stderr=pipe
+    )
+    os.close(pipe)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("hangs_up", [True, False])
 def test_a_terminal_that_is_gone_lets_training_be_saved(hangs_up):
     code = f"""

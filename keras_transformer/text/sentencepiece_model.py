@@ -103,8 +103,9 @@ def draw_segmentations(
     for text in texts:
         best = processor.NBestEncode(text, nbest_size=MOST_SEGMENTATIONS)
         if symbols:  # never split; the list has them split as well
-            whole = symbols_in(processor.Encode(text))
-            best = [ids for ids in best if symbols_in(ids) == whole]
+            whole = processor.Encode(text)
+            wanted = symbols_in(whole)
+            best = [ids for ids in best if symbols_in(ids) == wanted] or [whole]
         # log P(x)^alpha, but for a constant: with Gumbel noise on each, the
         # largest is a draw by the probabilities.
         logits = alpha * np.array([nats[ids].sum() for ids in best])

@@ -68,7 +68,10 @@ class Interrupt:
             "\nStopping when this batch, or the end of this epoch, is saved. "
             "Interrupt once more to stop now."
         )
-        print(message, file=sys.stderr, flush=True)
+        try:
+            print(message, file=sys.stderr, flush=True)
+        except OSError:  # as of a `tee` that hangs up with the terminal
+            _speak_to_nobody()
         if self.shared:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -100,7 +103,12 @@ def _gone_terminal_forgotten():
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        nobody = os.open(os.devnull, os.O_WRONLY)
-        for descriptor in (1, 2):
-            os.dup2(nobody, descriptor)
-        os.close(nobody)
+        _speak_to_nobody()
+
+
+def _speak_to_nobody():
+    """Drops what is written from now on."""
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nobody, descriptor)
+    os.close(nobody)
