@@ -3,6 +3,8 @@
 import dataclasses
 import sys
 
+import keras
+
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.extras import not_installed
@@ -130,6 +132,13 @@ class Fitting:
             if checkpoint.batch:
                 after += f" and {counted(checkpoint.batch, 'batch', 'batches')}"
             print(f"Resuming {after}.", file=sys.stderr)
+            began_on, now_on = self.folder.backend(), keras.backend.backend()
+            if began_on != now_on:
+                print(
+                    f"It began on Keras's backend {began_on!r}: on {now_on!r}, "
+                    "dropout draws other numbers.",
+                    file=sys.stderr,
+                )
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
         if options.updates is not None or options.updates_per_epoch is not None:
             epochs = counted(data.num_epochs, "epoch")

@@ -161,14 +161,6 @@ class RunFolder:
                 "`--overwrite` to start again."
             ) from None
         advice = "Pass `--overwrite` to start again."
-        backend = keras.backend.backend()
-        old_backend = begun.get("backend", backend)
-        if old_backend != backend:  # others would draw other dropout
-            raise ValueError(
-                f"The training in {self.output} began on Keras's backend "
-                f"{old_backend!r}. Received: {backend!r}. Set KERAS_BACKEND="
-                f"{old_backend}, or pass `--overwrite` to start again."
-            )
         for name, value in settings.items():
             is_same = old_settings.get(name) == value
             if name == "tokenize" and name not in old_settings:
@@ -188,6 +180,11 @@ class RunFolder:
                     f"{self.output} has used. Received: other text. {advice}"
                 )
         return begun
+
+    def backend(self) -> str:
+        """The backend of Keras that the training here began on."""
+        with open(self.path(SETTINGS), encoding="utf-8") as file:
+            return json.load(file).get("backend", keras.backend.backend())
 
     def add_later(self, settings: dict, data: dict):
         """Records text, and how it is scored, that earlier epochs had not."""
