@@ -48,6 +48,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     mode = _mode_of(path)  # nobody else may read it than may read the old one
     os.close(os.open(partial, flags, 0o666 if mode is None else mode | 0o600))
     _unfinished.add(partial)
+    is_only_copy = False
     try:
         if mode is None:
             mode = _mode_of(partial)
@@ -63,13 +64,30 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
             # A file that is mounted by itself, as into a container, stays.
             if error.errno != errno.EBUSY:
                 raise
-            shutil.copyfile(partial, path)
-            os.unlink(partial)
+            is_only_copy = True
+            _unfinished.discard(partial)
+            _write_over(path, partial)
     except BaseException:
-        _clean_up(partial)
+        if not is_only_copy:
+            _clean_up(partial)
         raise
     finally:
         _unfinished.discard(partial)
+
+
+def _write_over(path, partial):
+    """Moves the content of a file into another, which stays the same one."""
+    try:
+        with open(path, "r+b") as file, open(partial, "rb") as content:
+            shutil.copyfileobj(content, file)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{error.strerror}; all of it is in {partial}", path
+        ) from error
+    os.unlink(partial)
 
 
 @contextlib.contextmanager

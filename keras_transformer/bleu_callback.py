@@ -15,6 +15,7 @@ from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_line_lengths
 from keras_transformer.paths import check_folder_to_write
+from keras_transformer.paths import check_local
 from keras_transformer.paths import is_address
 from keras_transformer.translator import Translator
 
@@ -89,6 +90,7 @@ class BleuCallback(keras.callbacks.Callback):
         self.log = None
         if log_dir is not None:
             if not is_address(log_dir):  # as TensorFlow writes to
+                check_local(log_dir)
                 check_folder_to_write(log_dir)
             self.log = _event_log(log_dir)
         self.lowercase = lowercase

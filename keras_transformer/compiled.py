@@ -11,9 +11,10 @@ from keras_transformer.weights import hold_weights
 # Functions of a model that are kept; each search with other options is one.
 MOST_KEPT = 32
 
-# What `compile` and `fit` set.
-OF_TRAINING = {
-    *("compiled", "stop_training"),
+# What Keras sets itself.
+OF_KERAS = {
+    *("compiled", "loss", "training"),
+    *("stop_training", "stop_evaluating", "stop_predicting"),
     *("steps_per_execution", "unrolled_steps_per_execution"),
 }
 
@@ -64,13 +65,13 @@ class Functions:
 
 
 def _plain_attributes(model):
-    """The numbers and strings that a model has, as those of a subclass."""
+    """The public numbers and strings of a model, as those of a subclass."""
     return [
         (name, value)
-        for name, value in vars(model).items()
+        for name, value in list(vars(model).items())
         if isinstance(value, (numbers.Number, str))
         and not name.startswith("_")
-        and name not in OF_TRAINING
+        and name not in OF_KERAS
     ]
 
 

@@ -27,10 +27,17 @@ class Freezable:
                 "To quantise, call `quantize('int8')` once it is built."
             )
         self._to_freeze = tuple(frozen)
+        self._told = frozenset()  # parts that `from_config` has seen, by id
 
     def build(self, inputs_shape=None):
         super().build(inputs_shape)
-        self._freeze_as_told()
+        if self._told:
+            for _, part, owner in parts_in(self):
+                if id(part) not in self._told and not owner.trainable:
+                    part.trainable = False
+            self._freeze()
+        elif self._is_as_made():
+            self._freeze_as_told()
         for part in (self, *(part for _, part, _ in parts_in(self))):
             if not part.trainable:  # unlike the weights made since then
                 for weight in part._trainable_variables:
@@ -39,7 +46,9 @@ class Freezable:
     @classmethod
     def from_config(cls, config, *args, **kwargs):
         layer = super().from_config(config, *args, **kwargs)
-        layer._freeze_as_told()  # parts that there are before `build`
+        if layer._is_as_made():  # parts that there are before `build`
+            layer._freeze_as_told()
+            layer._told = frozenset(id(part) for _, part, _ in parts_in(layer))
         layer._freeze()  # parts that a subclass made after it
         return layer
 
@@ -49,8 +58,6 @@ class Freezable:
 
     def _freeze_as_told(self):
         """Freezes parts that have just been made as the arguments say."""
-        if not self._is_as_made():
-            return
         if not self.trainable:
             # Keras ignores a flag that does not change: the parts made since
             # then would stay trainable.
@@ -60,12 +67,12 @@ class Freezable:
 
     def _freeze(self):
         """Freezes the parts that were named, or not, and that there are."""
-        left = dict.fromkeys(self._to_freeze)
+        found = set()
         for name, part, owner in parts_in(self):
-            if name in left:
+            if name in self._to_freeze:
                 part.trainable = not owner.trainable
-                del left[name]
-        self._to_freeze = tuple(left)
+                found.add(name)
+        self._to_freeze = tuple(x for x in self._to_freeze if x not in found)
 
     def get_config(self):
         """Returns the arguments.
@@ -75,15 +82,17 @@ class Freezable:
         """
         check_not_quantized(self)
         config = super().get_config()
-        frozen = self._to_freeze
+        frozen = []
         if self.built or not self._is_as_made():
             frozen = [
                 name
                 for name, part, owner in parts_in(self)
                 if part.trainable != owner.trainable
             ]
+        if not self.built:  # there will be more parts
+            frozen += [name for name in self._to_freeze if name not in frozen]
         if frozen:
-            config["frozen"] = list(frozen)
+            config["frozen"] = frozen
         return config
 
 
@@ -129,18 +138,19 @@ def parts_in(layer, prefix=""):
 
 
 def _name_in(layer, part):
-    """The name of a part, or of its attribute if Keras has made the name up.
+    """The name of a part, numbered within its owner if Keras has numbered it.
 
-    As `dense_1`, which depends on what else was made before.
+    As `dense_7`, which depends on what else was made before.
     """
-    kind = type(part).__name__.replace("_", "").lower()
-    if re.sub(r"(_\d+)?$", "", part.name).replace("_", "") != kind:
+
+    def made_up(part):
+        name = re.sub(r"_\d+$", "", part.name)
+        kind = type(part).__name__.replace("_", "").lower()
+        return name if name.replace("_", "") == kind else None
+
+    name = made_up(part)
+    if name is None:
         return part.name
-    attributes = [
-        f"{attribute}_{index}" if isinstance(value, list) else attribute
-        for attribute, value in vars(layer).items()
-        if attribute != "_layers"
-        for index, x in enumerate(value if isinstance(value, list) else [value])
-        if x is part
-    ]
-    return attributes[0] if len(attributes) == 1 else part.name
+    alike = [x for x in layer._layers if made_up(x) == name]
+    number = next(n for n, x in enumerate(alike) if x is part)
+    return f"{name}_{number}" if number else name

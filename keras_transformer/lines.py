@@ -73,7 +73,7 @@ def lines_of(files_or_lines) -> Iterator[str]:
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
             A list of strings is taken as paths if one of at most a hundred
-            is a file, or if all of the first hundred are; otherwise as lines.
+            is a file, or if most of the first hundred are; otherwise as lines.
 
     Raises:
         FileNotFoundError: If a path is no file.

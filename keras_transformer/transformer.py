@@ -89,8 +89,9 @@ class Transformer(Freezable, keras.Model):
     A subclass that computes something else overrides `encode` or `project`,
     which `generate` and the exports to SavedModel and LiteRT call as well. They
     never call `call`; `score` does. What they compile is compiled again when a
-    number or a string that is an attribute of the model changes; for anything
-    else, make another model. CTranslate2 supports only this class itself.
+    number or a string that is a public attribute of the model changes; for
+    anything else, make another model. CTranslate2 supports only this class
+    itself.
 
     Args:
         vocabulary_size: Number `V` of target tokens, of source tokens too.

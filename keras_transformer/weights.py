@@ -24,11 +24,13 @@ def named_variables(model) -> dict:
     """
     of_parts = {}
     if isinstance(model, Freezable):
-        of_parts = {
-            id(variable): f"{name}/{variable.name}"
-            for name, part, _ in parts_in(model)
-            for variable in part.variables  # the innermost part comes last
-        }
+        for name, part, _ in parts_in(model):
+            for variable in (
+                *part._trainable_variables,
+                *part._non_trainable_variables,
+            ):
+                # A part may have other owners, which come later.
+                of_parts.setdefault(id(variable), f"{name}/{variable.name}")
     variables = {}
     for variable in model.weights:
         # A model may be part of another layer: its name is not all of its path.

@@ -209,6 +209,16 @@ def test_a_file_that_is_mounted_is_written_to(tmp_path, monkeypatch):
     assert path.stat().st_ino == number
     assert os.listdir(tmp_path) == ["file"]
 
+    def fill_disk(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", fill_disk)
+    with pytest.raises(OSError, match="all of it is in .*file") as error:
+        write_file(path, b"newer")
+    (kept,) = (other for other in tmp_path.iterdir() if other != path)
+    assert str(kept) in str(error.value)
+    assert kept.read_bytes() == b"newer"
+
 
 @pytest.mark.parametrize(
     "path",

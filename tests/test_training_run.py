@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -315,7 +316,8 @@ def test_a_terminal_that_hangs_up_twice_lets_training_be_saved():
         assert interrupt.requested == signal.SIGHUP
 
 
-def test_a_pipe_that_hangs_up_too_lets_training_be_saved():
+@pytest.mark.parametrize("has_errors", [False, True])
+def test_a_pipe_that_hangs_up_too_lets_training_be_saved(tmp_path, has_errors):
     code = """
 import signal
 from keras_transformer.training_run.interrupt import Interrupt
@@ -326,11 +328,28 @@ with Interrupt() as interrupt:
 """
     ours, pipe = os.pipe()
     os.close(ours)
-    process = subprocess.run(
-        [sys.executable, "-c", code], stdout=pipe, stderr=pipe
-    )
+    path = tmp_path / "errors"
+    with open(path, "w") as errors:
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=pipe,
+            stderr=errors if has_errors else pipe,
+        )
     os.close(pipe)
     assert process.returncode == 0
+    assert ("Stopping" in path.read_text()) == has_errors
+
+
+def test_training_needs_no_terminal():
+    code = """
+import signal
+from keras_transformer.training_run.interrupt import Interrupt
+with Interrupt() as interrupt:
+    signal.raise_signal(signal.SIGTERM)
+    assert interrupt.requested
+"""
+    command = shlex.join([sys.executable, "-c", code]) + " >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command]).returncode == 0
 
 
 @pytest.mark.parametrize("hangs_up", [True, False])

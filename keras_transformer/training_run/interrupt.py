@@ -50,7 +50,8 @@ class Interrupt:
                 (contextlib.redirect_stdout, sys.stdout),
                 (contextlib.redirect_stderr, sys.stderr),
             ):
-                stack.enter_context(redirect(_Terminal(stream)))
+                if stream is not None:
+                    stack.enter_context(redirect(_Terminal(stream, self)))
             stack.enter_context(signals_handled(self._on_signal, *numbers))
             self._entered = stack.pop_all()
         return self
@@ -68,47 +69,42 @@ class Interrupt:
             "\nStopping when this batch, or the end of this epoch, is saved. "
             "Interrupt once more to stop now."
         )
-        try:
-            print(message, file=sys.stderr, flush=True)
-        except OSError:  # as of a `tee` that hangs up with the terminal
-            _speak_to_nobody()
+        print(message, file=sys.stderr, flush=True)
         if self.shared:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Terminal:
-    """A stream to a terminal, which may go while a training runs."""
+    """A stream to a terminal, which may go while a training runs.
 
-    def __init__(self, stream):
+    Or to a pipe, as of `tee`, which the same signal ends.
+    """
+
+    def __init__(self, stream, interrupt):
         self.stream = stream
+        self.interrupt = interrupt
 
     def __getattr__(self, name):
         return getattr(self.stream, name)
 
     def write(self, text):
-        with _gone_terminal_forgotten():
+        with self._dropped_if_gone():
             self.stream.write(text)
         return len(text)
 
     def flush(self):
-        with _gone_terminal_forgotten():
+        with self._dropped_if_gone():
             self.stream.flush()
 
-
-@contextlib.contextmanager
-def _gone_terminal_forgotten():
-    """Drops what is written from now on if the terminal is gone."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        _speak_to_nobody()
-
-
-def _speak_to_nobody():
-    """Drops what is written from now on."""
-    nobody = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nobody, descriptor)
-    os.close(nobody)
+    @contextlib.contextmanager
+    def _dropped_if_gone(self):
+        """Drops what is written from now on if nobody is there to read it."""
+        try:
+            yield
+        except OSError as error:
+            hung_up = error.errno == errno.EPIPE and self.interrupt.requested
+            if error.errno != errno.EIO and not hung_up:
+                raise
+            nobody = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nobody, self.stream.fileno())
+            os.close(nobody)

@@ -245,6 +245,36 @@ def test_what_is_frozen_within_what_is_not_stays_so():
     assert all(weight.trainable for weight in again.weights)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class BuildsAPart(kt.EncoderLayer):
+    """Makes a part once it knows the shape of its input."""
+
+    def build(self, inputs_shape):
+        self.adapter = keras.layers.Dense(inputs_shape[-1])
+        self.adapter.build(inputs_shape)
+        super().build(inputs_shape)
+
+    def call(self, inputs, *args, **kwargs):
+        return self.adapter(super().call(inputs, *args, **kwargs))
+
+
+@pytest.mark.parametrize("is_whole_frozen", [False, True])
+def test_a_part_made_in_build_stays_as_it_was(is_whole_frozen):
+    layer = BuildsAPart(num_heads=2, hidden_dim=8, intermediate_dim=8)
+    layer.build((None, 3, 8))
+    layer.trainable = not is_whole_frozen
+    for part in (None, layer.adapter):
+        if part is not None:
+            part.trainable = is_whole_frozen
+        again = BuildsAPart.from_config(layer.get_config())
+        again = BuildsAPart.from_config(again.get_config())  # not built yet
+        again.build((None, 3, 8))
+        flags = [x.trainable for x in again._flatten_layers()]
+        assert flags == [x.trainable for x in layer._flatten_layers()]
+        expected = [weight.trainable for weight in layer.weights]
+        assert [weight.trainable for weight in again.weights] == expected
+
+
 @pytest.mark.parametrize("is_whole_frozen", [False, True])
 @each_of_parts
 def test_a_part_that_is_frozen_or_not_stays_so(case, is_whole_frozen, tmp_path):

@@ -232,11 +232,16 @@ class WithAdapters(kt.Transformer):
         super().__init__(*args, **kwargs)
         self.adapters = [keras.layers.Dense(self.hidden_dim) for _ in range(2)]
         self.extra = kt.FeedForward(self.hidden_dim, 4)
-        for layer in (*self.adapters, self.extra):
+        self.head = keras.Sequential(
+            [keras.layers.Dense(self.hidden_dim) for _ in range(2)]
+        )
+        for layer in (*self.adapters, self.extra, self.head):
             layer.build((None, None, self.hidden_dim))
+        # By other names, which theirs go before.
+        self.first = [self.encoder.layers[0], self.decoder.layers[0]]
 
 
-def test_layers_without_names_have_those_of_their_attributes():
+def test_layers_without_names_are_numbered_in_their_model():
     config = small_model().get_config()
     config.pop("name")
     model, other = (WithAdapters.from_config(config) for _ in range(2))
@@ -245,10 +250,13 @@ def test_layers_without_names_have_those_of_their_attributes():
     for name, weight in named_weights(other).items():
         np.testing.assert_array_equal(weight, weights[name])
     own = named_weights(small_model())
-    added = {name.split("/")[0] for name in weights if name not in own}
-    assert added == {"adapters_0", "adapters_1", "extra"}
+    added = {name.rsplit("/", 1)[0] for name in weights if name not in own}
+    assert added == {
+        *("dense", "dense_1", "sequential/dense", "sequential/dense_1"),
+        *("feed_forward/inner", "feed_forward/outer"),
+    }
     model.adapters[1].trainable = False
-    assert model.get_config()["frozen"] == ["adapters_1"]
+    assert model.get_config()["frozen"] == ["dense_1"]
     again = WithAdapters.from_config(model.get_config())
     assert [x.trainable for x in again.adapters] == [True, False]
 
