@@ -340,13 +340,35 @@ with Interrupt() as interrupt:
     assert ("Stopping" in path.read_text()) == has_errors
 
 
-def test_training_needs_no_terminal():
+def test_a_message_that_cannot_be_written_ends_nothing():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no file here is always full")
     code = """
 import signal
 from keras_transformer.training_run.interrupt import Interrupt
 with Interrupt() as interrupt:
     signal.raise_signal(signal.SIGTERM)
     assert interrupt.requested
+    print("on")
+"""
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+        )
+    assert process.stdout == "on\n"
+
+
+def test_training_needs_no_terminal():
+    code = """
+import signal, sys
+from keras_transformer.training_run.interrupt import Interrupt
+with Interrupt() as interrupt:
+    signal.raise_signal(signal.SIGTERM)
+    assert interrupt.requested
+    assert not sys.stdout.isatty()  # as `fit` asks
 """
     command = shlex.join([sys.executable, "-c", code]) + " >&- 2>&-"
     assert subprocess.run(["sh", "-c", command]).returncode == 0

@@ -50,8 +50,9 @@ class Interrupt:
                 (contextlib.redirect_stdout, sys.stdout),
                 (contextlib.redirect_stderr, sys.stderr),
             ):
-                if stream is not None:
-                    stack.enter_context(redirect(_Terminal(stream, self)))
+                if stream is None:
+                    stream = stack.enter_context(open(os.devnull, "w"))
+                stack.enter_context(redirect(_Terminal(stream, self)))
             stack.enter_context(signals_handled(self._on_signal, *numbers))
             self._entered = stack.pop_all()
         return self
@@ -69,7 +70,8 @@ class Interrupt:
             "\nStopping when this batch, or the end of this epoch, is saved. "
             "Interrupt once more to stop now."
         )
-        print(message, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # as of a full disk
+            print(message, file=sys.stderr, flush=True)
         if self.shared:
             os.kill(os.getpid(), signal.SIGTERM)
 
