@@ -339,13 +339,23 @@ def _variables(model) -> dict[str, dict]:
         for variable in model.non_trainable_variables
         if id(variable) not in weights
     ]
+    named = named_variables(model)
     of_model = f"{model.path}/".replace("/", "_")
+    renamed = {}  # layers that Keras has numbered
+    for name, weight in named.items():
+        path = f"{weight.path}_".replace("/", "_").removeprefix(of_model)
+        if path != f"{name}_".replace("/", "_"):
+            renamed[path] = f"{name}_".replace("/", "_")
     of_optimizer = {}
     for index, variable in enumerate(model.optimizer.variables):
         name = variable.path.split("/", 1)[-1].removeprefix(of_model)
+        for path, other in renamed.items():
+            if name.startswith(path):
+                name = other + name.removeprefix(path)
+                break
         of_optimizer[f"{index}-{name}"] = variable
     return {
-        "weights": named_variables(model),
+        "weights": named,
         "optimizer": of_optimizer,
         "random": _numbered(seeds),
         "metrics": _numbered(model.metrics_variables),

@@ -255,6 +255,12 @@ def test_layers_without_names_are_numbered_in_their_model():
         *("dense", "dense_1", "sequential/dense", "sequential/dense_1"),
         *("feed_forward/inner", "feed_forward/outer"),
     }
+    for each in (model, other):
+        each.compile("adam", kt.LabelSmoothedCrossentropy(), **COMPILE)
+    checkpoint = kt.Checkpoint.of(model, 1)
+    states = [name for name in checkpoint.tensors if "momentum" in name]
+    assert sum("-dense_1_kernel_" in name for name in states) == 1
+    checkpoint.assign(other)
     model.adapters[1].trainable = False
     assert model.get_config()["frozen"] == ["dense_1"]
     again = WithAdapters.from_config(model.get_config())
