@@ -468,7 +468,11 @@ class Transformer(Freezable, keras.Model):
             return super().train_step(*args, **kwargs)
 
     def compute_mask(self, inputs, previous_mask=None):
-        """Marks the logits of real tokens, so that losses skip padding."""
+        """Marks the logits of real tokens, so that losses skip padding.
+
+        Keras on JAX does not ask for it in training: there, with `output_bias`,
+        a loss of Keras's own needs `reduction="mean_with_sample_weight"`.
+        """
         return padding_mask(inputs["target_ids"])
 
     def encode(self, source_ids, training=None):
