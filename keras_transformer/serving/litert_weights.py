@@ -74,7 +74,11 @@ def int8_form(table):
     # In double precision, or the last bit of some values differs.
     table = table.astype("float64")
     scales = np.abs(table).max(axis=1, keepdims=True) / 127
-    rows = table / np.where(scales == 0, 1, scales)
+    # LiteRT refuses 0 as a scale, and what float32 has only as a subnormal.
+    is_nothing = scales < np.finfo("float32").tiny
+    table = np.where(is_nothing, 0, table)
+    scales = np.where(is_nothing, 1, scales)
+    rows = table / scales
     # Rounds halves away from 0, where NumPy rounds them to even: a few in 16
     # million values.
     whole = np.trunc(rows)

@@ -32,7 +32,13 @@ def model_of(tie_output):
     for variable in model.trainable_variables:
         if variable.ndim == 2:
             variable.assign(2 * variable.numpy())
-    if tie_output:
+    matrix = litert_screen._output_matrix(model).copy()
+    # Rows without a scale: as that of padding in Marian, or nearly so.
+    matrix[0], matrix[9] = 0, 1e-37
+    if not tie_output:
+        model.output_projection.kernel.assign(matrix.T)
+    else:
+        model.target_embedding.embeddings.assign(matrix)
         model.logit_bias.assign(np.linspace(-1, 1, VOCABULARY_SIZE))
     return model
 
