@@ -89,7 +89,8 @@ def _check_model(model):
 
 def _check_layers(model):
     """Raises if a subclass has added weights, or computes differently."""
-    for name in ("encode", "project", "decode_step"):
+    computing = ("encode", "project", "decode_step", "decode_step_vectors")
+    for name in computing:
         if getattr(type(model), name) is not getattr(Transformer, name):
             raise ValueError(
                 "The model must compute as `Transformer` does, which is what "

@@ -479,9 +479,18 @@ class Cooler(kt.Transformer):
         return super().project(x) / 2.0
 
 
+class Mirrored(kt.Transformer):
+    """Decodes in a way of its own."""
+
+    def decode_step_vectors(self, *args, **kwargs):
+        x, cache = super().decode_step_vectors(*args, **kwargs)
+        return -x, cache
+
+
 @pytest.mark.parametrize(
     "kind, message",
     [
+        (Mirrored, "a Mirrored with a `decode_step_vectors` of its own"),
         (Cooler, "compute as `Transformer` does.*a Cooler with a `project` of"),
         (WithBias, "have only the layers of `Transformer`.*WithBias with .*b"),
     ],
