@@ -11,6 +11,12 @@ worker.onmessage = ({ data: { number, result, error } }) => {
   else reject(new Error(error));
 };
 
+worker.onerror = ({ message }) => {
+  const error = new Error(message ?? "worker.js could not be loaded.");
+  for (const { reject } of waiting.values()) reject(error);
+  waiting.clear();
+};
+
 /** Has the worker do a task. */
 function ask(task, argument) {
   const number = numAsked++;

@@ -6,6 +6,7 @@ import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
 const PAD_ID = 0;
 const UNKNOWN_ID = 1;
 const END_ID = 3;
+const UNKNOWN_TEXT = " \u2047 ";
 const SIGNATURES = ["tokenizers", "translate_ids"];
 const LEAST_FLOAT32 = -3.4028234663852886e38;
 
@@ -22,7 +23,12 @@ export class Translator {
    */
   static async load(model, wasm) {
     runtime ??= loadLiteRt(wasm);
-    await runtime;
+    try {
+      await runtime;
+    } catch (error) {
+      runtime = null; // the next call tries again
+      throw error;
+    }
     const compiled = await compiledFrom(model);
     const missing = SIGNATURES.filter((name) => !compiled.signatures[name]);
     if (missing.length) throw notOurs(model, `no ${missing.join(", no ")}`);
@@ -100,9 +106,11 @@ export class Translator {
   /** Makes text of token ids. */
   join(ids) {
     const content = ids.filter((id) => id !== PAD_ID && id !== END_ID);
-    const text = this.target.decodeIds(content);
-    // SentencePiece has a space before an unknown piece, at the start, too.
-    return this.isFast && content[0] === UNKNOWN_ID ? text.trimStart() : text;
+    if (!this.isFast) return this.target.decodeIds(content);
+    // Of the spaces at the start, SentencePiece drops all, or none before an
+    // unknown piece; tensorflow-text one. Behind a piece, it keeps them.
+    const text = this.target.decodeIds(Int32Array.of(UNKNOWN_ID, ...content));
+    return text.slice(UNKNOWN_TEXT.length).replace(/^ /, "");
   }
 }
 
@@ -128,16 +136,19 @@ function notOurs(address, reason) {
 
 /** Runs a signature, and frees the memory of its tensors. */
 async function run(compiled, signature, inputs) {
-  const outputs = await compiled.run(signature, inputs);
-  const copied = {};
-  for (const [name, tensor] of Object.entries(outputs)) {
-    const shape = Array.from(tensor.type.layout.dimensions);
-    copied[name] = { values: tensor.toTypedArray().slice(), shape };
+  const tensors = Object.values(inputs);
+  try {
+    const outputs = await compiled.run(signature, inputs);
+    tensors.push(...Object.values(outputs));
+    const copied = {};
+    for (const [name, tensor] of Object.entries(outputs)) {
+      const shape = Array.from(tensor.type.layout.dimensions);
+      copied[name] = { values: tensor.toTypedArray().slice(), shape };
+    }
+    return copied;
+  } finally {
+    for (const tensor of tensors) tensor.delete();
   }
-  for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
-    tensor.delete();
-  }
-  return copied;
 }
 
 async function processorOf(model) {

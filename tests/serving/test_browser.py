@@ -1,5 +1,6 @@
 """The page says in a browser what a LiteRT file says elsewhere."""
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -26,6 +27,20 @@ CASES = {
     "beam": {"search": kt.BeamSearch(width=3, num_hypotheses=2)},
     "two vocabularies": {"model_type": "bpe", "is_shared": False},
 }
+
+# Joins rows of ids with a SentencePiece model, as the page does.
+JOIN = """
+import { readFile } from "node:fs/promises";
+import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
+import { Translator } from "./translator.js";
+
+const [path, isFast, rows] = process.argv.slice(2);
+const target = new SentencePieceProcessor();
+await target.loadFromB64StringModel(await readFile(path, "base64"));
+const translator = new Translator(null, 9, null, target, isFast === "1", 1);
+const texts = JSON.parse(rows).map((row) => translator.join(row));
+console.log(JSON.stringify(texts));
+"""
 
 # A conversion leaves memory behind: it runs in a process of its own.
 EXPORT = """
@@ -91,6 +106,35 @@ def test_page_translates_as_the_file_elsewhere(
     message = "Line 2: A text must not be longer than 48 tokens. Received: "
     assert process.stderr.startswith(message)
     assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_pieces_are_joined_as_elsewhere(page, make_small, tmp_path, model_type):
+    tokenizer = make_small(model_type).tokenizer
+    tokenizer.save(tmp_path / "spm.model")
+    generator = np.random.default_rng(5)
+    size = tokenizer.vocabulary_size
+    rows = generator.integers(4, size, (40, 5)).tolist()
+    space, unknown = tokenizer.pieces.index("▁"), tokenizer.unknown_token_id
+    starts = [[], [space], [space] * 2, [unknown], [space, unknown]]
+    rows = [start + row for start in starts for row in rows] + starts
+    (page / "join.mjs").write_text(JOIN)
+    is_fast = int(tokenizer.is_fast)
+    output = run(
+        *("node", page / "join.mjs", tmp_path / "spm.model"),
+        *(str(is_fast), json.dumps(rows)),
+    )
+    assert json.loads(output) == tokenizer.decode(rows)
+
+
+def test_a_worker_that_does_not_load_is_an_error(page, tmp_path):
+    worker = page / "dist" / "worker.js"
+    worker.rename(tmp_path / "worker.js")
+    command = ("node", page / "translate.js", BROWSER, tmp_path / "none.tflite")
+    process = finished(*command, input="fox\n")
+    shutil.move(tmp_path / "worker.js", worker)
+    assert process.returncode == 1
+    assert process.stderr == "worker.js could not be loaded.\n"
 
 
 def test_what_is_no_exported_file_is_named(page, tmp_path):
