@@ -41,7 +41,7 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         in nats.
 
     Raises:
-        ValueError: If `url` is not a URL.
+        ValueError: If `url`, with `model`, is not a URL.
         OSError: If there is no answer.
         RuntimeError: If the server answers with an error, or with anything but
             translations.
@@ -58,8 +58,10 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
         translations, scores = outputs["translation"], outputs["score"]
     except urllib.error.HTTPError as error:
         raise RuntimeError(
-            f"The server answered {error.code}: {_reason(error.read())}"
+            f"The server answered {error.code}: {_reason(error)}"
         ) from error
+    except http.client.InvalidURL as error:
+        raise ValueError(str(error)) from error
     except NO_TRANSLATIONS as error:
         raise RuntimeError(
             f"The server's answer is no translation: {error!r}"
@@ -71,7 +73,11 @@ def translate(texts, url, model, signature="serving_default", timeout=60.0):
     return translations, scores
 
 
-def _reason(content):
+def _reason(answer):
+    try:
+        content = answer.read()
+    except http.client.IncompleteRead as error:
+        content = error.partial
     try:
         return json.loads(content)["error"]
     except (KeyError, TypeError, ValueError):  # not TensorFlow Serving

@@ -47,6 +47,12 @@ def rest(signatures):
             request = json.loads(self.rfile.read(size))
             if self.path == "/v1/models/gateway:predict":
                 return self.answer(502, b"<html>Bad Gateway</html>")
+            if self.path == "/v1/models/short:predict":
+                self.send_response(500)
+                self.send_header("Content-Length", "100")
+                self.end_headers()
+                self.wfile.write(b"cut sh")
+                return None
             if self.path == "/v1/models/page:predict":
                 return self.answer(200, b"<html>Sign in</html>")
             if self.path == "/v1/models/nothing:predict":
@@ -140,6 +146,8 @@ def test_rest_client_names_what_the_server_says(rest):
         client.translate(TEXTS, rest, "de-en")
     with pytest.raises(RuntimeError, match="502: <html>Bad Gateway"):
         client.translate(TEXTS, rest, "gateway")
+    with pytest.raises(RuntimeError, match="500: cut sh"):
+        client.translate(TEXTS, rest, "short")
     for model in ("page", "nothing"):
         with pytest.raises(RuntimeError, match="answer is no translation"):
             client.translate(TEXTS, rest, model)
@@ -149,6 +157,14 @@ def test_rest_client_names_what_the_server_says(rest):
         client.main(["--url", "http://127.0.0.1:1", "fox"])
     with pytest.raises(SystemExit, match="127.0.0.1: unknown url type"):
         client.main(["--url", "127.0.0.1", "fox"])
+
+
+def test_rest_client_needs_a_url(rest):
+    translate = load("rest_client").translate
+    with pytest.raises(ValueError, match="control characters.*my model"):
+        translate(TEXTS, rest, "my model")
+    with pytest.raises(ValueError, match="nonnumeric port: 'x'"):
+        translate(TEXTS, "http://localhost:x", "en-de")
 
 
 def test_rest_client_ends_lines_at_newlines_alone(small, rest, monkeypatch):
