@@ -605,8 +605,8 @@ class Translator:
         >>> source = processor(f"{folder}/source.spm")
         >>> target = processor(f"{folder}/target.spm")
         >>> engine = ctranslate2.Translator(folder)
-        >>> pieces = source.encode(["the cat sees the dog"], out_type=str)
-        >>> results = engine.translate_batch(pieces, beam_size=4)
+        >>> pieces = source.id_to_piece(source.encode("the cat sees the dog"))
+        >>> results = engine.translate_batch([pieces], beam_size=4)
         >>> translations = [target.decode(one.hypotheses[0]) for one in results]
         """
         self._check_tokenizers()
