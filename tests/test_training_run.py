@@ -465,11 +465,30 @@ def test_without_its_checkpoints_training_does_not_start_anew(
         ):
             train(copied, text, trained.settings)
     assert (copied / "translator.json").read_bytes() == saved
-    # A process may have been killed while it wrote the first.
+    # One epoch is enough: it is logged once it has a checkpoint.
     log = copied / "training/log.csv"
     log.write_text("".join(log.read_text().splitlines(True)[:2]))
-    train(copied, text, trained.settings)
-    assert_same(copied, trained)
+    with pytest.raises(ValueError, match="checkpoints .* missing. Put them"):
+        train(copied, text, trained.settings)
+
+
+def test_what_fails_after_a_checkpoint_costs_nothing(
+    trained, text, tmp_path, monkeypatch
+):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device", "curves.png")
+
+    folder = tmp_path / "run"
+    settings = {**trained.settings, "epochs": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks, "write_file", fail)
+        with pytest.raises(OSError, match="The disk is full: .*curves.png"):
+            train(folder, text, settings)
+    assert not (folder / "training/log.csv").exists()
+    assert checkpoints(folder) == ["epoch-00001-batch-00000000.safetensors"]
+    train(folder, text, settings)  # nothing is left but to log it
+    assert losses(folder) == trained.losses[:1]
+    assert (folder / "training/curves.png").exists()
 
 
 def test_checkpoint_of_another_size_names_the_first_weight(
@@ -640,6 +659,21 @@ def test_a_training_that_diverges_saves_nothing_of_it(copied, text):
     assert all(np.isfinite(array).all() for array in newest.tensors.values())
 
 
+@pytest.mark.parametrize("has_validation", [True, False])
+def test_a_training_without_a_finite_loss_ends(text, tmp_path, has_validation):
+    """In float16, weights stay as they are where all gradients overflow."""
+    folder = tmp_path / "run"
+    run = new_run(
+        folder, dtype="mixed_float16", learning_rate=300.0, warmup_steps=1
+    )
+    losses = "loss=nan, val_loss=nan" if has_validation else "loss=nan"
+    message = f"Losses must be finite .*Received: {losses}. Training has div"
+    with pytest.raises(ValueError, match=message):
+        run.train(*text, validation=text if has_validation else None)
+    assert run.state().startswith("No epoch has ended")
+    assert not (folder / "translator.json").exists()
+
+
 def test_text_to_train_on_can_be_read_twice(text, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -807,6 +841,13 @@ def test_file_system_without_locks_is_said(tmp_path, monkeypatch, capsys):
     with RunFolder(os.fspath(tmp_path)).locked():
         pass
     assert f"system of {tmp_path} has no locks" in capsys.readouterr().err
+
+
+def test_symbols_of_a_training_are_one_string():
+    assert TrainingOptions("run", symbols="<a>, <b>").symbols == "<a>,<b>"
+    message = r"`symbols` must be a string, .*Received: symbols=\['<a>'\]"
+    with pytest.raises(TypeError, match=message):
+        TrainingOptions("run", symbols=["<a>"])
 
 
 def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
@@ -1114,6 +1155,7 @@ def test_training_starts_from_another_translator(
     checkpoints = folder / "training" / "checkpoints"
     for path in checkpoints.iterdir():
         path.unlink()
+    (folder / "training" / "log.csv").unlink()
     run = train(folder, text, settings, validation=long_text)
     assert len(losses(folder)) == 2
     found = run.fitting.translator.model.get_weights()
@@ -1435,7 +1477,9 @@ def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
     rows = [
         {"epoch": epoch, monitor: value} for epoch, value in enumerate(values)
     ]
-    assert History(options, rows).saved == best
+    history = History(options, rows)
+    assert history.saved == best
+    assert len(history.scored()) == sum(x == x for x in values)
     options.keep_best = False
     assert History(options, rows).saved == len(values) - 1
 

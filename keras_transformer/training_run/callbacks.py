@@ -49,8 +49,8 @@ class OneTraining(keras.callbacks.CallbackList):
 class SaveTranslator(keras.callbacks.Callback):
     """Adds each epoch to the history, and saves the translator to be kept.
 
-    It comes before all callbacks that read the history. Weights that are not
-    finite end training here, before anything is written.
+    It comes before all callbacks that read the history. Weights and losses that
+    are not finite end training here, before anything is written.
 
     Args:
         history: The `History`.
@@ -69,6 +69,7 @@ class SaveTranslator(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         check_finite_model(self.model)
         values = {name: float(value) for name, value in logs.items()}
+        _check_losses(values)
         self.history.rows.append({"epoch": epoch, **values})
         if self.history.epoch_to_save() == epoch:
             if self.output is not None:
@@ -78,6 +79,8 @@ class SaveTranslator(keras.callbacks.Callback):
 
 class Logs(keras.callbacks.Callback):
     """Writes the results of epochs: as CSV, for TensorBoard, as a picture.
+
+    It comes after `Checkpoints`: an epoch that is logged has one.
 
     Args:
         history: The `History`, which already has the epoch.
@@ -93,18 +96,31 @@ class Logs(keras.callbacks.Callback):
             for part in ("train", "validation")
         }
 
+    def on_train_begin(self, logs=None):
+        # Training may have been killed between a checkpoint and its log.
+        if self.folder.epochs_logged() < len(self.history.rows):
+            self._write(self.folder.epochs_logged())
+
     def on_epoch_end(self, epoch, logs=None):
+        self._write(epoch)
+
+    def _write(self, epoch):
+        """Writes what came after the first `epoch` epochs."""
+        for row in self.history.rows[epoch:]:
+            self._write_events(**row)
         write_file(self.folder.path(LOG), self.history.table().encode())
+        if can_draw():
+            draw_curves(self.folder.path(CURVES), self.history.rows)
+
+    def _write_events(self, epoch, **values):
         for part, log in self.event_logs.items():
             of_part = {
-                name.removeprefix("val_"): float(value)
-                for name, value in logs.items()
+                name.removeprefix("val_"): value
+                for name, value in values.items()
                 if name.startswith("val_") == (part == "validation")
             }
             if of_part:
                 log.write(epoch, of_part)
-        if can_draw():
-            draw_curves(self.folder.path(CURVES), self.history.rows)
 
 
 class Sample(keras.callbacks.Callback):
@@ -163,7 +179,7 @@ class EarlyStopping(keras.callbacks.EarlyStopping):
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """Writes checkpoints to go on from, and stops training when asked to.
+    """Writes checkpoints to go on from, and stops within epochs if asked to.
 
     Args:
         checkpoint: The `Checkpoint` that training goes on from.
@@ -173,7 +189,7 @@ class Checkpoints(keras.callbacks.Callback):
         every: Batches between two checkpoints within an epoch; 0 for none.
         folder: The `RunFolder`.
         distribution: Its chief writes.
-        interrupt: Says whether to stop.
+        interrupt: Says whether to stop; at an epoch's end, `Fitting` does.
     """
 
     def __init__(
@@ -209,7 +225,9 @@ class Checkpoints(keras.callbacks.Callback):
         done = self.skipped + batch + 1
         if done == self.num_batches:
             return  # the epoch's end is next
-        stops = self._stops(done)
+        stops = self.distribution.agrees_to_stop(
+            bool(self.interrupt.requested), self.epoch * self.num_batches + done
+        )
         if stops or (self.every and done % self.every == 0):
             self._write(self.epoch, done)
         if stops:
@@ -217,8 +235,6 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self._write(epoch + 1, 0)
-        if self._stops(self.num_batches):
-            raise Stopped(self.interrupt.requested)
 
     def _write(self, epoch, batch):
         # `self.model`: on JAX, this property of a callback brings into the
@@ -230,7 +246,18 @@ class Checkpoints(keras.callbacks.Callback):
         if self.distribution.is_chief:
             checkpoint.write(self.folder.path(CHECKPOINTS))
 
-    def _stops(self, done):
-        return self.distribution.agrees_to_stop(
-            bool(self.interrupt.requested), self.epoch * self.num_batches + done
+
+def _check_losses(values):
+    """Raises `ValueError` if all losses of an epoch, by name, are no numbers.
+
+    With float16, weights stay finite: what overflows is not taken. One batch
+    may overflow in training, and be left out.
+    """
+    losses = {x: values[x] for x in ("loss", "val_loss") if x in values}
+    if not any(map(math.isfinite, losses.values())):
+        received = ", ".join(f"{name}={x}" for name, x in losses.items())
+        raise ValueError(
+            f"Losses must be finite numbers to go on. Received: {received}. "
+            "Training has diverged: train again with a lower `learning_rate`, "
+            "more `warmup_steps` or `clip_norm`."
         )

@@ -24,6 +24,7 @@ from keras_transformer.training_run.folder import TENSORBOARD
 from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.history import History
 from keras_transformer.training_run.interrupt import Interrupt
+from keras_transformer.training_run.interrupt import Stopped
 from keras_transformer.training_run.options import DEFAULT_TOKENIZE
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.wording import counted
@@ -90,6 +91,11 @@ class Fitting:
                     break
                 skip = checkpoint.batch if epoch == checkpoint.epoch else 0
                 self._fit_epoch(epoch, skip, callbacks)
+                if self.distribution.agrees_to_stop(
+                    bool(interrupt.requested),
+                    (epoch + 1) * self.data.num_batches,
+                ):
+                    raise Stopped(interrupt.requested)
                 stop = self._stops_early()
             callbacks.end()
         if stop and self.distribution.is_chief:
@@ -166,9 +172,14 @@ class Fitting:
         model = self.translator.model
         checkpoint.assign(model, self.averaging)
         if checkpoint.batch:
-            # Creates the metrics, so that their state can be restored.
+            # Creates the metrics, so that their state can be restored. Keras
+            # gives each device all of a batch here: a sentence for each is
+            # enough.
             batch = next(self.data.corpus.stretch(0, 0, 1).as_numpy_iterator())
-            model.test_on_batch(*batch)
+            few = self.distribution.num_devices
+            model.test_on_batch(
+                *keras.tree.map_structure(lambda x: x[:few], batch)
+            )
 
     def _callbacks(self, checkpoint, history, interrupt):
         """Callbacks in order: later ones see earlier ones' weights and logs."""
@@ -179,12 +190,6 @@ class Fitting:
             callbacks.append(self._bleu_callback())
         output = self.folder.output if is_chief else None
         callbacks.append(SaveTranslator(history, translator, output))
-        if is_chief:
-            callbacks.append(Logs(history, self.folder))
-        if self.sample:
-            callbacks.append(Sample(translator, self.sample, prints=is_chief))
-        if options.patience:
-            callbacks.append(EarlyStopping(history, options.patience))
         callbacks.append(
             Checkpoints(
                 checkpoint,
@@ -197,6 +202,12 @@ class Fitting:
                 interrupt=interrupt,
             )
         )
+        if is_chief:
+            callbacks.append(Logs(history, self.folder))
+        if self.sample:
+            callbacks.append(Sample(translator, self.sample, prints=is_chief))
+        if options.patience:
+            callbacks.append(EarlyStopping(history, options.patience))
         return callbacks
 
     def _bleu_callback(self):
@@ -236,8 +247,7 @@ def newest_checkpoint(
             raise ValueError(
                 f"{error} Pass `--overwrite` to start again."
             ) from error
-        # A process killed while it writes its first leaves one epoch logged.
-        if not newest.tensors and folder.epochs_logged() > 1:
+        if not newest.tensors and folder.epochs_logged() > 0:
             raise ValueError(
                 f"The checkpoints of the training in {folder.output} are "
                 "missing. Put them back, or pass `--overwrite` to start again."

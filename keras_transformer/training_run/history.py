@@ -31,16 +31,20 @@ class History:
         """The epoch, from 0, whose translator is to be on disk."""
         if not self.rows:
             return None
+        scored = self.scored()
+        if not self.options.keep_best or not scored:
+            return self.rows[-1]["epoch"]
+        best = max if self.options.more_is_better else min
+        return best(scored, key=lambda row: row[self.options.monitor])["epoch"]
+
+    def scored(self) -> list[dict]:
+        """The rows of the epochs that `monitor` has a number for."""
         monitor = self.options.monitor
-        scored = [
+        return [
             row
             for row in self.rows
             if not math.isnan(row.get(monitor, math.nan))
         ]
-        if not self.options.keep_best or not scored:
-            return self.rows[-1]["epoch"]
-        best = max if self.options.more_is_better else min
-        return best(scored, key=lambda row: row[monitor])["epoch"]
 
     def table(self) -> str:
         """All epochs as CSV."""

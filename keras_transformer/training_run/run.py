@@ -153,8 +153,8 @@ class TrainingRun:
                 "training yet."
             )
         translator = f"The translator after epoch {history.saved + 1}"
-        if self.options.keep_best:
-            epochs = len(history.rows)
+        if self.options.keep_best and (scored := history.scored()):
+            epochs = len(scored)
             translator += f", the best of {epochs} by {self.options.monitor},"
         if not os.path.exists(os.path.join(output, DESCRIPTION)):
             return f"{translator} was in {output}, and is gone."
