@@ -395,6 +395,11 @@ class TrainingOptions:
                 # Without the trailing slash that shell completion adds.
                 setattr(self, name, os.fspath(Path(path)))
         if self.symbols:
+            if not isinstance(self.symbols, str):
+                raise TypeError(
+                    "`symbols` must be a string, with commas between symbols. "
+                    f"Received: symbols={self.symbols!r}."
+                )
             self.symbols = ",".join(x.strip() for x in self.symbols.split(","))
         said_already = [] if self.updates is None else ["epochs"]
         if self.start_from:
