@@ -54,9 +54,10 @@ class EncoderLayer(Layer):
         use_causal_mask: Whether a position attends only to those up to its
             own, as in a language model.
         training: Whether dropout is on.
-        mask: What Keras fills in from the mask that `inputs` carries, used
-            where `padding_mask` is not given.
-        inputs_mask: The name Keras uses for it beside other tensors.
+        mask: Used where `padding_mask` is not given; Keras fills in the one
+            that `inputs` carries.
+        inputs_mask: The name Keras uses for it beside other tensors; used where
+            neither is given.
 
     Returns:
         Float tensor of shape `(B, S, D)`.
@@ -154,7 +155,7 @@ class EncoderLayer(Layer):
         mask=None,
         inputs_mask=None,
     ):
-        padding_mask = first_given(padding_mask, inputs_mask, mask)
+        padding_mask = first_given(padding_mask, mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         x = inputs
         y = self.self_attention_add_norm.before(x)
@@ -227,9 +228,10 @@ class Encoder(Layer):
         use_causal_mask: Whether a position attends only to those up to its
             own, as in a language model.
         training: Whether dropout is on.
-        mask: What Keras fills in from the mask that `inputs` carries, used
-            where `padding_mask` is not given.
-        inputs_mask: The name Keras uses for it beside other tensors.
+        mask: Used where `padding_mask` is not given; Keras fills in the one
+            that `inputs` carries.
+        inputs_mask: The name Keras uses for it beside other tensors; used where
+            neither is given.
 
     Returns:
         Float tensor of shape `(B, S, D)`; `encoded` elsewhere.
@@ -314,7 +316,7 @@ class Encoder(Layer):
         mask=None,
         inputs_mask=None,
     ):
-        padding_mask = first_given(padding_mask, inputs_mask, mask)
+        padding_mask = first_given(padding_mask, mask, inputs_mask)
         x = inputs
         for layer in self.layers:
             x = layer(

@@ -266,6 +266,19 @@ def test_padding_mask_stands_in_for_the_keras_mask(encoder):
     )
 
 
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_mask_by_the_name_of_keras_stands_in_too(encoder):
+    """As in a layer around it, which narrows the mask that it is given."""
+    embed, layer = kt.TokenEmbedding(V, D), ENCODERS[encoder]()
+    inputs = embed(SOURCE_IDS)
+    narrow = (SOURCE_IDS != 0) & (np.arange(S) < 2)
+    expected = layer(without_mask(inputs), padding_mask=narrow)
+    for masked in (inputs, without_mask(inputs)):
+        outputs = layer(masked, mask=narrow)
+        np.testing.assert_allclose(outputs, expected, **TOLERANCE)
+    assert np.abs(ops.subtract(layer(inputs), expected)).max() > 1e-3
+
+
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_decoder_masks_stand_in_for_the_keras_masks(decoder):
     embed, layer = kt.TokenEmbedding(V, D), DECODERS[decoder]()
