@@ -207,13 +207,23 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
         vocabulary_size: Size `V` of the vocabulary the ids come from.
 
     Raises:
-        TypeError: If the ids are not integers.
+        TypeError: If the ids are not integers, or a ragged tensor or a dataset.
         ValueError: If `ids` is not a rectangle, or an id not in `[0, V)`.
     """
+    if hasattr(ids, "ragged_rank"):
+        raise TypeError(
+            f"`{name}` must be padded with 0. Received: a ragged tensor. Pass "
+            "its `to_tensor()`."
+        )
     try:
         array = np.asarray(ids)
     except ValueError:  # rows of unequal length
         array = np.asarray(ids, dtype=object)
+    if array.dtype == object and array.ndim == 0:
+        raise TypeError(
+            f"`{name}` must be an array of ids. Received: {name} of type "
+            f"{type(ids).__name__}."
+        )
     if array.ndim != 2:
         raise ValueError(
             f"`{name}` must have shape (B, T), shorter rows padded with 0. "

@@ -39,11 +39,6 @@ def check_training_data(model, x, y=None, needs_labels=False):
     }
     checked = {}
     for name, size in sizes.items():
-        if hasattr(x[name], "ragged_rank"):
-            raise TypeError(
-                f"`{name}` must be padded with 0. Received: a ragged tensor. "
-                "Pass its `to_tensor()`."
-            )
         ids = check_ids(name, x[name], size)
         if not len(ids):
             raise ValueError(

@@ -497,6 +497,15 @@ def test_fit_refuses_ragged_ids():
         TypeError, "`source_ids` must be padded with 0. Received: a ra"
     ):
         model.fit(ragged, LABELS)
+    with raises(
+        TypeError, "`source_ids` must be padded with 0. Received: a ra"
+    ):
+        model.generate(ragged["source_ids"])
+    dataset = tf.data.Dataset.from_tensors(rows[0])
+    with raises(
+        TypeError, "`source_ids` must be an array of ids. Received: source_id"
+    ):
+        model.generate(dataset)
 
 
 @pytest.mark.parametrize("shape", [(D, D), (B, S, D, D)])
