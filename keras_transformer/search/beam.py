@@ -141,23 +141,26 @@ class BeamSearch(Search):
         start_ids = ops.cast(problem.start_ids, "int32")
         zero = ops.cast(0.0, "float32")  # else as `floatx` says
         scores = ops.where(slots > 0, IMPOSSIBLE, zero)  # (W,)
-        return _Beam(
+        alive = _Candidates(
             scores=ops.tile(ops.expand_dims(scores, 0), (batch_size, 1)),
             token_ids=ops.tile(ops.expand_dims(start_ids, 1), (1, self.width)),
             target_ids=ops.zeros(shape, dtype="int32"),
             token_scores=ops.zeros(shape, dtype="float32"),
             ancestry=ops.zeros(shape, dtype="int32")
             + ops.expand_dims(slots, 1),
-            done=ops.less_equal(problem.max_lengths, 0),
-            num_finished=ops.zeros_like(problem.max_lengths, dtype="int32"),
+        )
+        return _Beam(
+            alive,
             finished=self._nothing_finished(problem),
+            num_finished=ops.zeros_like(problem.max_lengths, dtype="int32"),
+            done=ops.less_equal(problem.max_lengths, 0),
         )
 
     def extend(self, state, logits, position, problem):
         def constrain(logits):
             return self.constrain(logits, state.target_ids, position, problem)
 
-        candidates = self._candidates(state, logits, constrain, position)
+        candidates = self._candidates(state.alive, logits, constrain, position)
         is_last = ops.greater_equal(position + 1, problem.max_lengths)
         ended = ops.logical_or(
             ops.equal(candidates.token_ids, problem.end_token_id),
@@ -185,15 +188,10 @@ class BeamSearch(Search):
                 settled, ops.greater_equal(have_ended, enough)
             )
         done = ops.logical_or(state.done, ops.logical_or(is_last, settled))
-        return _Beam(
-            **alive._asdict(),
-            done=done,
-            num_finished=num_finished,
-            finished=finished,
-        )
+        return _Beam(alive, finished, num_finished, done)
 
     def ancestry(self, state):
-        return state.ancestry
+        return state.alive.ancestry
 
     def done(self, state):
         return state.done
@@ -223,7 +221,7 @@ class BeamSearch(Search):
             token_scores=ops.zeros(shape, dtype="float32"),
         )
 
-    def _candidates(self, state, logits, constrain, position):
+    def _candidates(self, alive, logits, constrain, position):
         """The best `2 W` continuations of all hypotheses of a sentence.
 
         Twice as many as are kept, because `W` of them can end.
@@ -232,7 +230,7 @@ class BeamSearch(Search):
         # Best of each hypothesis first: one short list instead of W V tokens.
         per_slot = min(2 * self.width, vocabulary_size)
         gained, token_ids = best_tokens(logits, constrain, per_slot)
-        scores = ops.expand_dims(state.scores, 2) + gained  # (B, W, 2 W)
+        scores = ops.expand_dims(alive.scores, 2) + gained  # (B, W, 2 W)
         scores, order = largest(
             ops.reshape(scores, (-1, self.width * per_slot)),
             min(2 * self.width, self.width * per_slot),
@@ -247,12 +245,12 @@ class BeamSearch(Search):
             scores=scores,
             token_ids=token_ids,
             target_ids=write_column(
-                take_rows(state.target_ids, parents), position, token_ids
+                take_rows(alive.target_ids, parents), position, token_ids
             ),
             token_scores=write_column(
-                take_rows(state.token_scores, parents), position, chosen(gained)
+                take_rows(alive.token_scores, parents), position, chosen(gained)
             ),
-            ancestry=take_rows(state.ancestry, parents),
+            ancestry=take_rows(alive.ancestry, parents),
         )
 
     def _places(self, num_finished):
@@ -353,24 +351,26 @@ class _Finished(NamedTuple):
 
 
 class _Beam(NamedTuple):
-    """A search under way: the hypotheses that go on, and what has ended.
+    """A search under way.
 
     Attributes:
-        scores: And the next four, as for candidates, `M` = `W`.
-        token_ids: The tokens chosen last.
-        target_ids: All tokens so far.
-        token_scores: Their natural-logarithm probabilities.
-        ancestry: In which slot the hypothesis is at each position.
+        alive: The hypotheses that go on, `W` for each sentence.
+        finished: The best of those that have ended.
+        num_finished: How many have ended, `(B,)`.
         done: Whether nothing can change the result any more, `(B,)`.
-        num_finished: How many hypotheses have ended, `(B,)`.
-        finished: The best of them.
     """
 
-    scores: Any
-    token_ids: Any
-    target_ids: Any
-    token_scores: Any
-    ancestry: Any
-    done: Any
-    num_finished: Any
+    alive: _Candidates
     finished: _Finished
+    num_finished: Any
+    done: Any
+
+    @property
+    def token_ids(self):
+        """The tokens chosen last, `(B, W)`."""
+        return self.alive.token_ids
+
+    @property
+    def target_ids(self):
+        """All tokens so far, `(B, W, T)`."""
+        return self.alive.target_ids
