@@ -12,11 +12,16 @@ from keras_transformer.weights import hold_weights
 MOST_KEPT = 32
 
 # What Keras sets itself.
-OF_KERAS = {
-    *("compiled", "loss", "training"),
-    *("stop_training", "stop_evaluating", "stop_predicting"),
-    *("steps_per_execution", "unrolled_steps_per_execution"),
-}
+OF_KERAS = (
+    "compiled",
+    "loss",
+    "training",
+    "stop_training",
+    "stop_evaluating",
+    "stop_predicting",
+    "steps_per_execution",
+    "unrolled_steps_per_execution",
+)
 
 
 class Functions:
@@ -31,11 +36,12 @@ class Functions:
         self.lock = threading.Lock()
 
     def run(self, key, function, inputs, jit_compile):
-        """Runs `function(model, inputs)` on a dictionary of arrays, to arrays.
+        """Runs `function(inputs)` on a dictionary of arrays, to arrays.
 
         Args:
             key: Tells functions apart.
-            function: Function of tensors to tensors, of any structure.
+            function: Function of a dictionary of tensors to tensors, of any
+                structure, which computes with the model.
             inputs: Dictionary of arrays.
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
@@ -56,7 +62,7 @@ class Functions:
     def _compiled(self, function, inputs, jit_compile):
         backend = keras.backend.backend()
         if backend == "tensorflow" and not jit_compile:
-            return graph(lambda inputs: function(self.model, inputs), inputs)
+            return graph(function, inputs)
         if backend == "jax":
             return _stateless(self.model, function, jit_compile)
         compiled = _Function(self.model, function)
@@ -85,7 +91,7 @@ class _Function(keras.Model):
         self.built = True
 
     def call(self, inputs):
-        return self.function(self.model, inputs)
+        return self.function(inputs)
 
 
 def _stateless(model, function, jit_compile):
@@ -99,7 +105,7 @@ def _stateless(model, function, jit_compile):
     def compiled(values, inputs):
         state = zip(model.weights, values, strict=True)
         with keras.StatelessScope(state_mapping=state):
-            return function(model, inputs)
+            return function(inputs)
 
     if jit_compile:
         compiled = jax.jit(compiled)

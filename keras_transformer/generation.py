@@ -98,7 +98,7 @@ def score(model, source_ids, target_ids, jit_compile):
     jit_compile = _jit_or_default(jit_compile)
     token_scores = model._functions.run(
         ("score",),
-        _token_scores,
+        functools.partial(_token_scores, model),
         _filled_up(inputs, jit_compile, model.max_length),
         jit_compile,
     )[:rows, :length]
@@ -297,19 +297,14 @@ def _decoded(decode, inputs, jit_compile):
     is_small = jit_compile and 0 < rows < 2 * FEWEST_COMPILED
     if is_small or keras.backend.backend() != "tensorflow":
         return model._functions.run(
-            ("whole", *key),
-            lambda _, inputs: decode.whole(inputs),
-            inputs,
-            jit_compile,
+            ("whole", *key), decode.whole, inputs, jit_compile
         )
-
+    # Compiles its parts by itself.
+    in_segments = functools.partial(
+        decode.in_segments, compile_function=jit if jit_compile else None
+    )
     return model._functions.run(
-        ("in_segments", *key, jit_compile),
-        lambda _, inputs: decode.in_segments(
-            inputs, jit if jit_compile else None
-        ),
-        inputs,
-        False,
+        ("in_segments", *key, jit_compile), in_segments, inputs, False
     )
 
 
@@ -344,7 +339,7 @@ def _attention(model, source_ids, target_ids, layer, jit_compile):
     rows, length = target_ids.shape
     weights = model._functions.run(
         ("attention", layer),
-        functools.partial(_mean_attention, layer=layer),
+        functools.partial(_mean_attention, model, layer=layer),
         _filled_up(
             {"source_ids": source_ids, "target_ids": target_ids},
             jit_compile,

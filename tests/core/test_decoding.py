@@ -766,8 +766,6 @@ def test_other_functions_are_no_retracing(copying_model, caplog):
     """TensorFlow warns of one function that is traced again and again."""
     kept = compiled_module.Functions(copying_model)
     for key in range(12):
-        found = kept.run(
-            (key,), lambda _, x: x["x"] + 1, {"x": np.ones(2)}, False
-        )
+        found = kept.run((key,), lambda x: x["x"] + 1, {"x": np.ones(2)}, False)
         assert found.tolist() == [2, 2]
     assert "retracing" not in caplog.text
