@@ -298,27 +298,28 @@ class MultiHeadAttention(Layer):
     def _split_heads(self, x, head_dim, length):
         """Makes `(B, N, T, H)` of `(B, T, N H)`, or of rows `(B T, N H)`."""
         length = size(x, 1) if length is None else length
-        if _is(1, length):  # nothing to transpose
+        if _is_known_as(length, 1):  # nothing to transpose
             return ops.reshape(x, (-1, self.num_heads, 1, head_dim))
-        rows = _rows(x, length)
-        x = ops.reshape(x, (rows, length, self.num_heads, head_dim))
+        batch_size = _batch_size(x, length)
+        x = ops.reshape(x, (batch_size, length, self.num_heads, head_dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, heads, as_rows):
         """Makes `(B, T, N H)` of `(B, N, T, H)`, or rows `(B T, N H)`."""
         length = size(heads, 2)
-        if not _is(1, length):
+        if not _is_known_as(length, 1):
             heads = ops.transpose(heads, (0, 2, 1, 3))
         units = self.num_heads * self.value_dim
         if as_rows:
             return ops.reshape(heads, (-1, units))
-        return ops.reshape(heads, (_rows(heads, length), length, units))
+        return ops.reshape(heads, (_batch_size(heads, length), length, units))
 
 
-def _rows(x, length):
-    """The batch size of a shape: inferred, unless an axis may be empty."""
-    return size(x, 0) if _is(0, length) else -1
+def _batch_size(x, length):
+    """`B` for a reshape: -1, inferred, unless `length` is known to be 0."""
+    return size(x, 0) if _is_known_as(length, 0) else -1
 
 
-def _is(number, length):
+def _is_known_as(length, number):
+    """Whether a length, an integer or a tensor, is known to be a number."""
     return isinstance(length, int) and length == number

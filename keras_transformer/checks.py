@@ -13,8 +13,8 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 def check_positive(**sizes: int):
     """Raises unless every named size is an integer of at least 1."""
+    check_not_too_large(**sizes)
     for name, size in sizes.items():
-        check_not_too_large(**{name: size})
         if size < 1:
             raise ValueError(
                 f"`{name}` must be at least 1. Received: {name}={size}."
@@ -23,8 +23,8 @@ def check_positive(**sizes: int):
 
 def check_not_negative(**sizes: int):
     """Raises unless every named size is an integer of at least 0."""
+    check_not_too_large(**sizes)
     for name, size in sizes.items():
-        check_not_too_large(**{name: size})
         if size < 0:
             raise ValueError(
                 f"`{name}` must not be negative. Received: {name}={size}."
@@ -177,8 +177,8 @@ def check_same_sizes(name: str, shape, wanted):
     if None in (shape, wanted):
         return
     fits = len(shape) == len(wanted) and all(
-        None in sizes or len({*sizes}) == 1
-        for sizes in zip(shape, wanted, strict=True)
+        None in (size, other) or size == other
+        for size, other in zip(shape, wanted, strict=True)
     )
     if not fits:
         raise _wrong_shape(name, shape, wanted)

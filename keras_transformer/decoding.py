@@ -78,7 +78,7 @@ class _Segments(NamedTuple):
     done_rows: Any
     found: Hypotheses
 
-    def go_on(self):
+    def goes_on(self):
         """Whether a sentence is left."""
         return ops.greater(ops.shape(self.rows)[0], 0)
 
@@ -129,26 +129,13 @@ class Decode:
                 with `None`.
         """
         source_ids = ops.cast(inputs["source_ids"], "int32")
-        batch_size, length = ops.shape(source_ids)
-        lengths = ops.sum(
-            ops.cast(padding_mask(source_ids), "int32"), axis=1
-        )  # (B,)
-        capacity = self.capacity
-        max_lengths = inputs.get("max_lengths")
-        if max_lengths is None:
-            max_lengths = default_max_length(lengths)
-            if capacity is None:
-                capacity = default_max_length(length)
-        elif capacity is None:
-            capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
-        max_lengths = at_most(max_lengths, capacity)
-        if self.model.max_length is not None:
-            max_lengths = at_most(max_lengths, self.model.max_length)
+        max_lengths, capacity = self._limits(
+            source_ids, inputs.get("max_lengths")
+        )
         inputs = {
             **inputs,
             "source_ids": source_ids,
-            # An empty source has an empty target.
-            "max_lengths": ops.where(lengths > 0, max_lengths, 0),
+            "max_lengths": max_lengths,
         }
         if "target_prefix_ids" in inputs:
             prefix_ids = inputs["target_prefix_ids"][:, :capacity]
@@ -162,10 +149,27 @@ class Decode:
             inputs,
             self.model.decoder.encoded_cache(encoded),
             self.model.decoder.start_cache(
-                batch_size, room, self.search.num_slots
+                ops.shape(source_ids)[0], room, self.search.num_slots
             ),
             self.search.start(self._problem(inputs, capacity)),
         )
+
+    def _limits(self, source_ids, max_lengths):
+        """The most tokens of each target, `(B,)`, and the capacity for all."""
+        is_token = ops.cast(padding_mask(source_ids), "int32")
+        source_lengths = ops.sum(is_token, axis=1)  # (B,)
+        capacity = self.capacity
+        if max_lengths is None:
+            max_lengths = default_max_length(source_lengths)
+            if capacity is None:
+                capacity = default_max_length(ops.shape(source_ids)[1])
+        elif capacity is None:
+            capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
+        max_lengths = at_most(max_lengths, capacity)
+        if self.model.max_length is not None:
+            max_lengths = at_most(max_lengths, self.model.max_length)
+        # An empty source has an empty target.
+        return ops.where(source_lengths > 0, max_lengths, 0), capacity
 
     def advance(self, position, decoding, most_done=None):
         """Decodes until the cache is full or enough sentences are done.
@@ -190,6 +194,7 @@ class Decode:
                 ancestry,
                 decoding.past,
             )
+            # Screening cannot force the tokens of a prefix.
             if self.screen is None or "target_prefix_ids" in decoding.inputs:
                 return self.model.decode_step(*arguments)
             x, cache = self.model.decode_step_vectors(*arguments)
@@ -237,14 +242,10 @@ class Decode:
             )
             decoding = decoding._replace(past=past)
         found = _taken(self.search.hypotheses(decoding.state), none)
-        done = _Segments(
-            *ops.while_loop(
-                lambda *segments: _Segments(*segments).go_on(),
-                lambda *segments: self._next_segment(
-                    _Segments(*segments), advance, is_compiled
-                ),
-                _Segments(position, decoding, rows, none, found),
-            )
+        [done] = ops.while_loop(
+            lambda batch: batch.goes_on(),
+            lambda batch: [self._next_segment(batch, advance, is_compiled)],
+            [_Segments(position, decoding, rows, none, found)],
         )
         order = ops.scatter(
             ops.expand_dims(done.done_rows, 1), rows, (batch_size,)

@@ -120,29 +120,23 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
             f"{type(source).__name__} for both, which gives each line once."
         )
     names = name_of(source), name_of(target)
-    source, target = lines_of(source), lines_of(target)
-    end = object()
-    count = 0
-    while True:
-        one, other = next(source, end), next(target, end)
-        if one is end and other is end:
-            return
-        if one is end or other is end:
-            longer, line, lines = (
-                (0, one, source) if other is end else (1, other, target)
-            )
-            rest = itertools.chain([line], lines)
-            has_words = collections.Counter(bool(x.strip()) for x in rest)
-            counts = [count, count]
-            counts[longer] += has_words.total()
-            advice = "" if has_words[True] else " The last of them are empty."
-            raise ValueError(
-                "`source` and `target` must have the same number of lines. "
-                f"Received: {counts[0]:,} lines in source ({names[0]}), "
-                f"{counts[1]:,} lines in target ({names[1]}).{advice}"
-            )
-        count += 1
-        yield one, other
+    # `None` where a text has ended.
+    pairs = itertools.zip_longest(lines_of(source), lines_of(target))
+    for count, pair in enumerate(pairs):
+        if None not in pair:
+            yield pair
+            continue
+        longer = 1 - pair.index(None)
+        rest = (each[longer] for each in itertools.chain([pair], pairs))
+        has_words = collections.Counter(bool(line.strip()) for line in rest)
+        counts = [count, count]
+        counts[longer] += has_words.total()
+        advice = "" if has_words[True] else " The last of them are empty."
+        raise ValueError(
+            "`source` and `target` must have the same number of lines. "
+            f"Received: {counts[0]:,} lines in source ({names[0]}), "
+            f"{counts[1]:,} lines in target ({names[1]}).{advice}"
+        )
 
 
 def read_pairs(source, target) -> list[list[str]]:

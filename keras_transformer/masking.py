@@ -12,9 +12,8 @@ def padding_mask(ids):
     return ops.not_equal(ids, PAD_TOKEN_ID)
 
 
-def causal_mask(target_length, source_length=None):
+def causal_mask(target_length, source_length):
     """Lets a query attend keys up to its own position, `(1, T, S)` bool."""
-    source_length = target_length if source_length is None else source_length
     allowed = ops.greater_equal(
         ops.expand_dims(ops.arange(target_length, dtype="int32"), 1),
         ops.expand_dims(ops.arange(source_length, dtype="int32"), 0),

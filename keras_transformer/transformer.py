@@ -387,27 +387,16 @@ class Transformer(Freezable, keras.Model):
         check_keys("inputs", inputs)
         check_pairs(inputs)
         count = self._num_parts() if training else 1
-        sources, targets = (
+        sides = (
             split_rows(ops.cast(inputs[name], "int32"), count)
             for name in ("source_ids", "target_ids")
         )
-        sharing = contextlib.nullcontext()
-        # A subclass may look up embeddings in a branch or a loop.
-        if (
-            training
-            and self.output_projection is None
-            and type(self) is Transformer
-        ):
-            sharing = self.target_embedding.one_gradient()
-        with sharing:
-            return join_logits(
-                [
-                    self._logits(source_ids, target_ids, training)
-                    for source_ids, target_ids in zip(
-                        sources, targets, strict=True
-                    )
-                ]
-            )
+        with self._one_embedding_gradient(training):
+            parts = [
+                self._logits(source_ids, target_ids, training)
+                for source_ids, target_ids in zip(*sides, strict=True)
+            ]
+        return join_logits(parts)  # (B, T, V)
 
     def compute_output_shape(self, inputs_shape):
         """The shape `(B, T, V)`, from the shapes of the ids by name."""
@@ -912,6 +901,16 @@ class Transformer(Freezable, keras.Model):
             return 1
         # What a subclass adds, such as a loss, may need the whole batch.
         return parts_at_once() if type(self) is Transformer else 1
+
+    def _one_embedding_gradient(self, training):
+        """Lets the uses of a tied embedding share one gradient, if they may.
+
+        A subclass may look up embeddings in a branch or a loop.
+        """
+        is_tied = self.output_projection is None
+        if training and is_tied and type(self) is Transformer:
+            return self.target_embedding.one_gradient()
+        return contextlib.nullcontext()
 
     def _logits(self, source_ids, target_ids, training):
         encoded = self.encode(source_ids, training=training)  # (B, S, D)

@@ -23,9 +23,10 @@ LEAST_WEIGHTS = 4_000_000
 # more than this many standard deviations: one in 10^11 is.
 STANDARD_DEVIATIONS = 7
 
-# LiteRT rounds vectors to integers from -128 to 127, with the steps and the
-# zero with which their least and largest number are the ends. With numbers
-# beside them that become the ends, others are those integers already.
+# LiteRT rounds each vector to integers such that its least and its largest
+# number become -128 and 127. Beside the vector are put -128 and 127 steps:
+# these become the ends, and the rest, multiples of the step already, stay as
+# they are.
 ENDS = (-128, 127)
 
 # The converter's version of a product of floats and int8, a scale for each row.
@@ -103,7 +104,7 @@ class Screen:
 
         rounded = ops.transpose(self._read[0])
         size = ops.max(ops.abs(vectors), axis=-1, keepdims=True)
-        step = ops.maximum(size, 1e-30) / max(ENDS)  # of zeros not 0
+        step = ops.maximum(size, 1e-30) / max(ENDS)  # zeros have none
         rest, parts = vectors, []
         for _ in range(2):
             part = ops.round(rest / step) * step
@@ -156,13 +157,11 @@ class Screen:
             vectors: What was rounded, `(B, W, D)`.
             rest: What that has taken from it.
         """
-        dim = self.model.hidden_dim
-        variance = _sum_of_squares(
-            vectors
-        ) * self._weight_error**2 + _sum_of_squares(rest) * (
-            self._largest_norm**2 / dim
+        of_weights = _sum_of_squares(vectors) * self._weight_error**2
+        of_vectors = _sum_of_squares(rest) * (
+            self._largest_norm**2 / self.model.hidden_dim
         )
-        return STANDARD_DEVIATIONS * ops.sqrt(variance)
+        return STANDARD_DEVIATIONS * ops.sqrt(of_weights + of_vectors)
 
     def _is_screen(self, file, graph, operator):
         code = file.operatorCodes[operator.opcodeIndex].builtinCode

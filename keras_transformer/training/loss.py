@@ -186,14 +186,16 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
 def _product_crossentropy(ids, product, label_smoothing):
     """Computes the loss of logits `x E^T + b`, with the gradients of these.
 
-    With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of logits they
-    are `G E`, `G^T x` and the sum of the rows of `G`, whose last term is the
-    same row for all tokens; the others are kept in the dtype of the logits
-    until the weight of a token is known, which is applied to `x` and in the
-    sum. To avoid holding logits in float32, the probability of a label is
-    rounded to bfloat16, and so its loss is off by at most 0.004 nats. Logits
-    are held in float32 only where TensorFlow would sum in bfloat16
-    (`has_exact_softmax`).
+    With the gradient `G = softmax(z) - (1 - e) [label] - e / V` of the logits,
+    those of `x`, `E` and `b` are `G E`, `G^T x` and the sum of the rows of `G`.
+    `of_logits` is `G` without `e / V`, which is the same for all tokens and is
+    added to the results instead. A token's weight, `upstream`, scales its row
+    of `G`; it is applied to `x` and to the results, so that `of_logits` stays
+    in the dtype of the logits.
+
+    To avoid holding logits in float32, the probability of a label is rounded to
+    bfloat16, and so its loss is off by at most 0.004 nats. Logits are held in
+    float32 only where TensorFlow would sum in bfloat16 (`has_exact_softmax`).
 
     Args:
         ids: Int32 tensor `(B, T)`.
@@ -240,7 +242,8 @@ def _product_crossentropy(ids, product, label_smoothing):
             of_vectors = upstream * (
                 expected - label_smoothing * mean_embedding
             )
-            # The last to read `G`, which frees memory at the peak of a step.
+            # The last to read `of_logits`: that frees memory at the peak of a
+            # step.
             of_embeddings = _transposed_product(
                 of_logits,
                 wait_for(expected, ops.cast(weighted, of_logits.dtype)),
@@ -261,10 +264,10 @@ def _product_crossentropy(ids, product, label_smoothing):
         )
         return (loss, log_normalizers), gradient
 
-    weights = (weight,) if bias is None else (weight, bias)
+    factors = [vectors, weight] if bias is None else [vectors, weight, bias]
     # Tensors, as a gradient of its own asks for.
-    weights = [ops.cast(weight, weight.dtype) for weight in weights]
-    loss, log_normalizers = crossentropy(vectors, *weights)
+    factors = [ops.cast(factor, factor.dtype) for factor in factors]
+    loss, log_normalizers = crossentropy(*factors)
     keep_log_normalizers(logits, log_normalizers)
     return loss
 

@@ -475,7 +475,7 @@ def test_combined_mask_allows_what_every_mask_allows(
         masks["attention_mask"] = random(shape) < 0.6
         expected &= masks["attention_mask"]
     if use_causal:
-        masks["causal"] = causal_mask(length)
+        masks["causal"] = causal_mask(length, length)
         expected &= np.tri(length, dtype=bool)
     combined = combine_masks((batch_size, length, length), **masks)
     if not masks:
@@ -499,4 +499,6 @@ def test_padding_mask_marks_the_ids_that_are_not_0():
 
 
 def test_causal_mask_is_a_lower_triangle():
-    np.testing.assert_array_equal(causal_mask(T)[0], np.tri(T, dtype=bool))
+    np.testing.assert_array_equal(
+        causal_mask(T, S)[0], np.tri(T, S, dtype=bool)
+    )
