@@ -48,7 +48,6 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     mode = _mode_of(path)  # nobody else may read it than may read the old one
     os.close(os.open(partial, flags, 0o666 if mode is None else mode | 0o600))
     _unfinished.add(partial)
-    is_only_copy = False
     try:
         if mode is None:
             mode = _mode_of(partial)
@@ -64,11 +63,10 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
             # A file that is mounted by itself, as into a container, stays.
             if error.errno != errno.EBUSY:
                 raise
-            is_only_copy = True
-            _unfinished.discard(partial)
+            _unfinished.discard(partial)  # the only copy, from here on
             _write_over(path, partial)
     except BaseException:
-        if not is_only_copy:
+        if partial in _unfinished:
             _clean_up(partial)
         raise
     finally:

@@ -327,11 +327,7 @@ def _prepare(model):
 
 
 def _variables(model) -> dict[str, dict]:
-    """The variables of a model in training, by group and name.
-
-    Those of an optimizer are named after the weights they belong to, to tell
-    them from those of an optimizer with as many states of the same shapes.
-    """
+    """The variables of a model in training, by group and name."""
     weights = {id(weight) for weight in model.weights}
     # The seeds of dropout, which Keras has beside frozen weights.
     seeds = [
@@ -339,27 +335,39 @@ def _variables(model) -> dict[str, dict]:
         for variable in model.non_trainable_variables
         if id(variable) not in weights
     ]
-    named = named_variables(model)
-    of_model = f"{model.path}/".replace("/", "_")
-    renamed = {}  # layers that Keras has numbered
-    for name, weight in named.items():
-        path = f"{weight.path}_".replace("/", "_").removeprefix(of_model)
-        if path != f"{name}_".replace("/", "_"):
-            renamed[path] = f"{name}_".replace("/", "_")
-    of_optimizer = {}
+    return {
+        "weights": named_variables(model),
+        "optimizer": _optimizer_variables(model),
+        "random": _numbered(seeds),
+        "metrics": _numbered(model.metrics_variables),
+    }
+
+
+def _optimizer_variables(model):
+    """The variables of a model's optimizer, by number and name.
+
+    They are named after the weights they belong to, to tell them from those of
+    an optimizer with as many states of the same shapes.
+    """
+
+    def flat(path):
+        return f"{path}_".replace("/", "_")
+
+    of_model = flat(model.path)
+    renamed = {}  # weights of layers that Keras has numbered
+    for name, weight in named_variables(model).items():
+        path = flat(weight.path).removeprefix(of_model)
+        if path != flat(name):
+            renamed[path] = flat(name)
+    variables = {}
     for index, variable in enumerate(model.optimizer.variables):
         name = variable.path.split("/", 1)[-1].removeprefix(of_model)
         for path, other in renamed.items():
             if name.startswith(path):
                 name = other + name.removeprefix(path)
                 break
-        of_optimizer[f"{index}-{name}"] = variable
-    return {
-        "weights": named,
-        "optimizer": of_optimizer,
-        "random": _numbered(seeds),
-        "metrics": _numbered(model.metrics_variables),
-    }
+        variables[f"{index}-{name}"] = variable
+    return variables
 
 
 def _numbered(variables):

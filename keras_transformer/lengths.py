@@ -25,7 +25,9 @@ def default_max_length(source_length):
 
 def within_model(max_length, model):
     """Most tokens of a target, `None` if not given, in a model's limit."""
-    return max_length and min(max_length, model.max_length or max_length)
+    if None in (max_length, model.max_length):
+        return max_length
+    return min(max_length, model.max_length)
 
 
 def check_limits(min_length, max_length):

@@ -72,10 +72,10 @@ def main():
     try:
         _run()
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
-            _end_with(error)
-        extra = EXTRAS[error.name]
-        _end_with(not_installed("This", error.name, extra))
+        if error.name in EXTRAS:
+            extra = EXTRAS[error.name]
+            error = not_installed("This", error.name, extra)
+        _end_with(error)
     except ERRORS as error:
         _end_with(error)
     except Exception as error:
