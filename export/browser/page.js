@@ -5,20 +5,26 @@ const waiting = new Map();
 let numAsked = 0;
 
 worker.onmessage = ({ data: { number, result, error } }) => {
+  if (failure) return;
   const { resolve, reject } = waiting.get(number);
   waiting.delete(number);
   if (error === undefined) resolve(result);
   else reject(new Error(error));
 };
 
+/** What keeps the worker from answering ever again. */
+let failure = null;
+
+// The worker sends the errors of its tasks: this is one of its script.
 worker.onerror = ({ message }) => {
-  const error = new Error(message ?? "worker.js could not be loaded.");
-  for (const { reject } of waiting.values()) reject(error);
+  failure = new Error(message || "worker.js could not be loaded.");
+  for (const { reject } of waiting.values()) reject(failure);
   waiting.clear();
 };
 
 /** Has the worker do a task. */
 function ask(task, argument) {
+  if (failure) return Promise.reject(failure);
   const number = numAsked++;
   return new Promise((resolve, reject) => {
     waiting.set(number, { resolve, reject });

@@ -6,7 +6,6 @@ import { SentencePieceProcessor } from "@sctg/sentencepiece-js";
 const PAD_ID = 0;
 const UNKNOWN_ID = 1;
 const END_ID = 3;
-const UNKNOWN_TEXT = " \u2047 ";
 const SIGNATURES = ["tokenizers", "translate_ids"];
 const LEAST_FLOAT32 = -3.4028234663852886e38;
 
@@ -109,8 +108,9 @@ export class Translator {
     if (!this.isFast) return this.target.decodeIds(content);
     // Of the spaces at the start, SentencePiece drops all, or none before an
     // unknown piece; tensorflow-text one. Behind a piece, it keeps them.
+    const first = this.target.decodeIds(Int32Array.of(UNKNOWN_ID));
     const text = this.target.decodeIds(Int32Array.of(UNKNOWN_ID, ...content));
-    return text.slice(UNKNOWN_TEXT.length).replace(/^ /, "");
+    return text.slice(first.length).replace(/^ /, "");
   }
 }
 

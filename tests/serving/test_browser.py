@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import sentencepiece
 
 import keras_transformer as kt
 
@@ -127,12 +128,35 @@ def test_pieces_are_joined_as_elsewhere(page, make_small, tmp_path, model_type):
     assert json.loads(output) == tokenizer.decode(rows)
 
 
+def test_the_text_of_the_unknown_piece_may_be_any(page, tmp_path):
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(["the cat sees the dog"] * 20),
+        model_prefix=str(tmp_path / "spm"),
+        vocab_size=30,
+        hard_vocab_limit=False,
+        unk_surface="<unk>",
+        minloglevel=2,
+    )
+    tokenizer = kt.Tokenizer.from_sentencepiece(tmp_path / "spm.model")
+    assert tokenizer.is_fast
+    tokenizer.save(tmp_path / "ours.model")
+    rows = tokenizer.encode(["the cat", "", "dog sees"])
+    (page / "join.mjs").write_text(JOIN)
+    output = run(
+        *("node", page / "join.mjs", tmp_path / "ours.model"),
+        *("1", json.dumps(rows)),
+    )
+    assert json.loads(output) == tokenizer.decode(rows)
+
+
 def test_a_worker_that_does_not_load_is_an_error(page, tmp_path):
     worker = page / "dist" / "worker.js"
     worker.rename(tmp_path / "worker.js")
     command = ("node", page / "translate.js", BROWSER, tmp_path / "none.tflite")
-    process = finished(*command, input="fox\n")
-    shutil.move(tmp_path / "worker.js", worker)
+    try:
+        process = finished(*command, input="fox\n")
+    finally:
+        shutil.move(tmp_path / "worker.js", worker)
     assert process.returncode == 1
     assert process.stderr == "worker.js could not be loaded.\n"
 
