@@ -666,12 +666,14 @@ def test_a_training_without_a_finite_loss_ends(text, tmp_path, has_validation):
     run = new_run(
         folder, dtype="mixed_float16", learning_rate=300.0, warmup_steps=1
     )
-    losses = "loss=nan, val_loss=nan" if has_validation else "loss=nan"
-    message = f"Losses must be finite .*Received: {losses}. Training has div"
+    message = (
+        r"finite numbers to go on. Received: (nan|inf) in training, (nan|inf)"
+    )
     with pytest.raises(ValueError, match=message):
         run.train(*text, validation=text if has_validation else None)
-    assert run.state().startswith("No epoch has ended")
-    assert not (folder / "translator.json").exists()
+    # Without validation, an update may overflow, in one epoch.
+    assert len(run.history.rows) == (0 if has_validation else 1)
+    assert (folder / "translator.json").exists() != has_validation
 
 
 def test_text_to_train_on_can_be_read_twice(text, tmp_path):

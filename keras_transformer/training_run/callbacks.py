@@ -69,7 +69,7 @@ class SaveTranslator(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         check_finite_model(self.model)
         values = {name: float(value) for name, value in logs.items()}
-        _check_losses(values)
+        _check_losses(values, self.history.rows)
         self.history.rows.append({"epoch": epoch, **values})
         if self.history.epoch_to_save() == epoch:
             if self.output is not None:
@@ -247,17 +247,26 @@ class Checkpoints(keras.callbacks.Callback):
             checkpoint.write(self.folder.path(CHECKPOINTS))
 
 
-def _check_losses(values):
-    """Raises `ValueError` if all losses of an epoch, by name, are no numbers.
+def _check_losses(values, rows):
+    """Raises `ValueError` if losses are no finite numbers any more.
 
-    With float16, weights stay finite: what overflows is not taken. One batch
-    may overflow in training, and be left out.
+    With float16, weights stay finite: an update that overflows is left out. One
+    may, and makes the mean of its epoch NaN: that of the validation text must
+    be, too, or else that of the epoch before.
+
+    Args:
+        values: Of the epoch, by name.
+        rows: Those of the epochs before.
     """
-    losses = {x: values[x] for x in ("loss", "val_loss") if x in values}
-    if not any(map(math.isfinite, losses.values())):
-        received = ", ".join(f"{name}={x}" for name, x in losses.items())
+    losses = [values["loss"]]
+    if "val_loss" in values:
+        losses.append(values["val_loss"])
+    else:
+        losses += [row["loss"] for row in rows[-1:]] or [0.0]
+    if not any(map(math.isfinite, losses)):
         raise ValueError(
-            f"Losses must be finite numbers to go on. Received: {received}. "
-            "Training has diverged: train again with a lower `learning_rate`, "
-            "more `warmup_steps` or `clip_norm`."
+            "Losses must be finite numbers to go on. Received: "
+            f"{losses[0]} in training, {losses[1]} in validation or the epoch "
+            "before. Training has diverged: train again with a lower "
+            "`learning_rate`, more `warmup_steps` or `clip_norm`."
         )
