@@ -29,6 +29,8 @@ CONFIG = "config.json"
 GENERATION = "generation_config.json"
 SOURCE_VOCABULARY = "vocab.json"
 TARGET_VOCABULARY = "target_vocab.json"
+ADDED_TOKENS = "added_tokens.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 SAFETENSORS = "model.safetensors"
 TORCH = "pytorch_model.bin"
 
@@ -62,11 +64,8 @@ def translator_from_marian(folder) -> Translator:
     ids = target_ids = _JsonFile(folder, SOURCE_VOCABULARY)
     if os.path.exists(os.path.join(folder, TARGET_VOCABULARY)):
         target_ids = _JsonFile(folder, TARGET_VOCABULARY)
-    languages = {
-        f"▁{piece}": piece
-        for piece in ids
-        if piece.startswith(">>") and piece.endswith("<<")
-    }
+    ids.update(_added_languages(folder, {**ids, **target_ids}))
+    languages = {f"▁{piece}": piece for piece in ids if _is_language(piece)}
     tokenizer = Tokenizer.from_sentencepiece(os.path.join(folder, "source.spm"))
     if languages:
         tokenizer = Tokenizer(with_symbols(tokenizer.model, languages))
@@ -102,6 +101,31 @@ def translator_from_marian(folder) -> Translator:
     return Translator(
         model, tokenizer, target_tokenizer, search=_search(folder, config)
     )
+
+
+def _is_language(piece):
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
+def _added_languages(folder, ids):
+    """The languages that a tokenizer has beside the vocabulary, with ids."""
+    added = {}
+    if os.path.exists(os.path.join(folder, ADDED_TOKENS)):
+        added |= _JsonFile(folder, ADDED_TOKENS)
+    if os.path.exists(os.path.join(folder, TOKENIZER_CONFIG)):
+        config = _JsonFile(folder, TOKENIZER_CONFIG)
+        for row, token in config.get("added_tokens_decoder", {}).items():
+            added[token["content"]] = int(row)
+    added = {piece: row for piece, row in added.items() if piece not in ids}
+    for piece in added:
+        if not _is_language(piece):
+            raise ValueError(
+                f"Tokens that were added to the tokenizer in {folder} must be "
+                f"languages, such as '>>fra<<'. Received: {piece!r}. If texts "
+                f"do not have it, remove it from {ADDED_TOKENS} and "
+                f"{TOKENIZER_CONFIG}."
+            )
+    return added
 
 
 class _Weights:
@@ -367,14 +391,14 @@ def _taken(array, rows):
 
 def _search(folder, config):
     """The search that the folder says, or that Hugging Face has by default."""
+    if os.path.exists(os.path.join(folder, GENERATION)):
+        config = _JsonFile(folder, GENERATION)  # which alone counts there
     settings = {
         "num_beams": 1,
         "length_penalty": 1.0,
         "no_repeat_ngram_size": 0,
         **config,
     }
-    if os.path.exists(os.path.join(folder, GENERATION)):
-        settings.update(_JsonFile(folder, GENERATION))
     ngram_size = settings["no_repeat_ngram_size"]
     if settings["num_beams"] == 1:
         return GreedySearch(no_repeat_ngram_size=ngram_size)

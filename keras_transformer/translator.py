@@ -403,10 +403,12 @@ class Translator:
         the fifth digit. Of `generation_config.json`, the width of the beam, the
         length penalty, `no_repeat_ngram_size` and `early_stopping=True` are
         taken; without the last, beam search has its own rule for when to stop.
-        In a model for several languages, a text begins with the name of the one
-        to translate into and a space, such as `">>fra<< Hello."`. LiteRT files
-        of it need `text=False`; `LiteRTTranslator` takes and returns strings
-        all the same.
+        A translation has at most 50 tokens more than its source, where the
+        folder may say 512: pass `max_length=512` for those. In a model for
+        several languages, a text begins with the name of the one to translate
+        into and a space, such as `">>fra<< Hello."`; without the space, the
+        first word is split in another way than there. LiteRT files of it need
+        `text=False`; `LiteRTTranslator` takes and returns strings all the same.
 
         Raises:
             FileNotFoundError: If a file is missing.

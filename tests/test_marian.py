@@ -295,6 +295,41 @@ def test_a_language_is_a_word_of_the_source(tmp_path):
     np.testing.assert_array_equal(vector[1::2], expected[D // 2 :])
 
 
+@pytest.mark.parametrize("name", ["added_tokens.json", "tokenizer_config.json"])
+def test_a_language_may_have_been_added(tmp_path, name):
+    """As `add_tokens` and `resize_token_embeddings` of Hugging Face do."""
+
+    def write_added(tokens):
+        if name == "tokenizer_config.json":
+            tokens = {
+                "added_tokens_decoder": {
+                    str(row): {"content": token}
+                    for token, row in tokens.items()
+                }
+            }
+        (folder / name).write_text(json.dumps(tokens))
+
+    folder = tmp_path / "marian"
+    _, (ids, _), weights, _ = write_folder(folder)
+    shared = weights["model.shared.weight"]
+    row = len(shared)
+    added = np.arange(1, D + 1, dtype="float32")
+    weights["model.shared.weight"] = np.vstack([shared, added])
+    bias = weights["final_logits_bias"]
+    weights["final_logits_bias"] = np.hstack([bias, [[0.0]]]).astype("float32")
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    write_added({"</s>": ids["</s>"], ">>hsb<<": row})
+    translator = kt.Translator.from_marian(folder)
+    [first, *rest] = translator.encode([">>hsb<< the dog"])[0]
+    assert translator.tokenizer.pieces[first] == "▁>>hsb<<"
+    assert rest == translator.encode(["the dog"])[0]
+    vector = translator.model.source_embedding.embeddings.numpy()[first]
+    np.testing.assert_array_equal(vector[::2], added[: D // 2])
+    write_added({"<ent>": row})
+    with pytest.raises(ValueError, match="must be languages.*Received: '<ent>"):
+        kt.Translator.from_marian(folder)
+
+
 def test_the_search_is_that_of_the_folder(tmp_path):
     folder = tmp_path / "marian"
     write_folder(folder)
@@ -302,6 +337,9 @@ def test_the_search_is_that_of_the_folder(tmp_path):
     assert (search.width, search.length_penalty) == (3, 1.0)
     assert search.length_penalty_form == "power"
     assert search.patience is None
+    (folder / "generation_config.json").write_text("{}")
+    search = kt.Translator.from_marian(folder).search
+    assert isinstance(search, kt.GreedySearch)
     settings = {"num_beams": 5, "length_penalty": 0.5, "early_stopping": True}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     search = kt.Translator.from_marian(folder).search
