@@ -191,9 +191,9 @@ class LiteRTInt8(LiteRT):
     quantization = "int8"
 
 
-# Sentences that CTranslate2 may decode at once, besides all of a worker's: ours
-# are split too.
-SMALLER_BATCHES = (16, 32)
+# Hypotheses that CTranslate2 may decode at once, besides all of a worker's:
+# ours are split, too.
+SMALLER_BATCHES = (16, 32, 64)
 
 
 class CTranslate2:
@@ -212,7 +212,8 @@ class CTranslate2:
         found = []
         for threads in thread_settings(case.batch):
             share = math.ceil(case.batch / threads["inter_threads"])
-            sizes = [share, *(size for size in SMALLER_BATCHES if size < share)]
+            sizes = {size // case.width for size in SMALLER_BATCHES}
+            sizes = [share, *(size for size in sizes if 0 < size < share)]
             found += [{**threads, "max_batch_size": size} for size in sizes]
         return found
 

@@ -176,7 +176,9 @@ class CTranslate2:
         ]
 
     def translate(self, texts):
-        pieces = self.source.encode(texts, out_type=str)
+        # Unknown text must be the unknown piece.
+        ids = self.source.encode(texts)
+        pieces = [self.source.id_to_piece(row) if row else [] for row in ids]
         results = self.translator.translate_batch(
             pieces,
             max_batch_size=self.max_batch_size,
