@@ -20,9 +20,9 @@ to CTranslate2 float32, the median of the ratios round by round: above 1 is
 faster. Every target has the same forced number of tokens, the source {source}
 tokens. The floor is what an engine with all of its products in float32 cannot
 beat on this machine: the weights and caches read once, or the products at the
-best measured rate. "ours, LiteRT" of float32 weights screens tokens where there
-are more than 4 million weights of logits: most logits are computed in 8 bits,
-and those that can be the largest exactly.
+best measured rate. "ours, LiteRT float32" screens tokens from 4 million weights
+of the logits on: most logits are computed in 8 bits, and those that can be the
+largest exactly.
 "ours, XLA" is `generate`, which fills lengths up to multiples of 16. keras-hub
 and MarianMT have random weights of the same sizes, all others the same weights.
 """

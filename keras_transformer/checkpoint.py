@@ -335,19 +335,24 @@ def _variables(model) -> dict[str, dict]:
         for variable in model.non_trainable_variables
         if id(variable) not in weights
     ]
+    named = named_variables(model)
     return {
-        "weights": named_variables(model),
-        "optimizer": _optimizer_variables(model),
+        "weights": named,
+        "optimizer": _optimizer_variables(model, named),
         "random": _numbered(seeds),
         "metrics": _numbered(model.metrics_variables),
     }
 
 
-def _optimizer_variables(model):
+def _optimizer_variables(model, named):
     """The variables of a model's optimizer, by number and name.
 
     They are named after the weights they belong to, to tell them from those of
     an optimizer with as many states of the same shapes.
+
+    Args:
+        model: The model.
+        named: Its `named_variables`.
     """
 
     def flat(path):
@@ -355,7 +360,7 @@ def _optimizer_variables(model):
 
     of_model = flat(model.path)
     renamed = {}  # weights of layers that Keras has numbered
-    for name, weight in named_variables(model).items():
+    for name, weight in named.items():
         path = flat(weight.path).removeprefix(of_model)
         if path != flat(name):
             renamed[path] = flat(name)

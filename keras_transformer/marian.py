@@ -114,8 +114,15 @@ def _added_languages(folder, ids):
         added |= _JsonFile(folder, ADDED_TOKENS)
     if os.path.exists(os.path.join(folder, TOKENIZER_CONFIG)):
         config = _JsonFile(folder, TOKENIZER_CONFIG)
-        for row, token in config.get("added_tokens_decoder", {}).items():
-            added[token["content"]] = int(row)
+        decoder = config.get("added_tokens_decoder", {})
+        try:
+            added |= {x["content"]: int(row) for row, x in decoder.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{config.path} must have ids of tokens, each with its "
+                "`content`, as added_tokens_decoder. Received: "
+                f"added_tokens_decoder={decoder!r}."
+            ) from error
     added = {piece: row for piece, row in added.items() if piece not in ids}
     for piece in added:
         if not _is_language(piece):

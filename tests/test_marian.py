@@ -330,6 +330,17 @@ def test_a_language_may_have_been_added(tmp_path, name):
         kt.Translator.from_marian(folder)
 
 
+@pytest.mark.parametrize("decoder", [[], {"9": {}}, {"9": "x"}, {"x": {}}])
+def test_damaged_tokens_that_were_added_are_refused(tmp_path, decoder):
+    folder = tmp_path / "marian"
+    write_folder(folder)
+    config = json.dumps({"added_tokens_decoder": decoder})
+    (folder / "tokenizer_config.json").write_text(config)
+    message = "tokenizer_config.json must have ids .*Received: added_tokens_de"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.from_marian(folder)
+
+
 def test_the_search_is_that_of_the_folder(tmp_path):
     folder = tmp_path / "marian"
     write_folder(folder)

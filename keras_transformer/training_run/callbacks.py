@@ -258,15 +258,13 @@ def _check_losses(values, rows):
         values: Of the epoch, by name.
         rows: Those of the epochs before.
     """
-    losses = [values["loss"]]
-    if "val_loss" in values:
-        losses.append(values["val_loss"])
-    else:
-        losses += [row["loss"] for row in rows[-1:]] or [0.0]
-    if not any(map(math.isfinite, losses)):
+    loss, other = values["loss"], values.get("val_loss")
+    if other is None:
+        other = rows[-1]["loss"] if rows else 0.0
+    if not (math.isfinite(loss) or math.isfinite(other)):
         raise ValueError(
             "Losses must be finite numbers to go on. Received: "
-            f"{losses[0]} in training, {losses[1]} in validation or the epoch "
-            "before. Training has diverged: train again with a lower "
+            f"{loss} in training, {other} in validation or the epoch before. "
+            "Training has diverged: train again with a lower "
             "`learning_rate`, more `warmup_steps` or `clip_norm`."
         )
