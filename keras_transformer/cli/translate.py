@@ -154,25 +154,19 @@ def translate(
         is_much=not (texts or one_by_one),
     )
 
-    lines_at_once = LINES_AT_ONCE
     if one_by_one:
         texts, lines_at_once = _checked(typed_lines(), translator), 1
+        prefixes = (
+            [] if target_prefix is None else itertools.repeat(target_prefix)
+        )
     else:
         place = "the arguments" if texts else input or STANDARD_INPUT
-        texts = texts or input_lines(input)
+        texts, lines_at_once = texts or input_lines(input), LINES_AT_ONCE
         check_line_lengths(texts, place, translator)
         if output:  # written when all is done: one progress bar for all
             lines_at_once = max(len(texts), 1)
-    prefixes = None
-    if one_by_one and target_prefix is not None:
-        prefixes = itertools.repeat(target_prefix)
-    elif target_prefix is not None:
-        prefixes, place = [target_prefix] * len(texts), "--target-prefix"
-        _check_prefixes(prefixes, place, translator, texts, max_length)
-    elif target_prefixes:
-        prefixes = _read_prefixes(target_prefixes, len(texts))
-        _check_prefixes(
-            prefixes, target_prefixes, translator, texts, max_length
+        prefixes = _checked_prefixes(
+            target_prefix, target_prefixes, translator, texts, max_length
         )
 
     results = _translated(translator, texts, prefixes, lines_at_once, options)
@@ -198,6 +192,40 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
         )
 
 
+def _checked_prefixes(prefix, path, translator, texts, max_length):
+    """Gives the prefix of each translation, none longer than that may be.
+
+    Args:
+        prefix: That of all, or `None`.
+        path: File with one for each, or `None`.
+        translator: What translates.
+        texts: Their sources.
+        max_length: Most tokens of a translation, or `None`.
+
+    Returns:
+        As many prefixes as texts; none where neither is given.
+    """
+    from keras_transformer.lengths import check_limits
+    from keras_transformer.lengths import check_prefix_lengths
+    from keras_transformer.pieces import end_rows
+
+    if prefix is not None:
+        prefixes, place = [prefix] * len(texts), "--target-prefix"
+    elif path:
+        prefixes, place = _read_prefixes(path, len(texts)), path
+    else:
+        return []
+    check_limits(0, max_length)
+    check_prefix_lengths(
+        [*map(len, translator.target_tokenizer.encode(prefixes))],
+        [*map(len, end_rows(translator.encode(texts)))],
+        max_length,
+        translator.model,
+        describe=lambda index: f"{place}, line {index + 1},",
+    )
+    return prefixes
+
+
 def _read_prefixes(path, num_texts):
     """Reads the prefix of each translation."""
     from keras_transformer.lines import read_lines
@@ -209,22 +237,6 @@ def _read_prefixes(path, num_texts):
             f"{path} of {len(prefixes)} lines, {num_texts} sentences."
         )
     return prefixes
-
-
-def _check_prefixes(prefixes, place, translator, texts, max_length):
-    """Raises if a prefix is longer than its translation may be."""
-    from keras_transformer.lengths import check_limits
-    from keras_transformer.lengths import check_prefix_lengths
-    from keras_transformer.pieces import end_rows
-
-    check_limits(0, max_length)
-    check_prefix_lengths(
-        [*map(len, translator.target_tokenizer.encode(prefixes))],
-        [*map(len, end_rows(translator.encode(texts)))],
-        max_length,
-        translator.model,
-        describe=lambda index: f"{place}, line {index + 1},",
-    )
 
 
 def _checked(lines, translator):
@@ -240,7 +252,7 @@ def _translated(translator, texts, prefixes, lines_at_once, options):
     """Translates `lines_at_once` texts at a time; yields the text to print."""
     from keras_transformer.lines import chunks
 
-    prefixes = iter(prefixes or ())
+    prefixes = iter(prefixes)
     for some in chunks(texts, lines_at_once):
         beginnings = list(itertools.islice(prefixes, len(some)))
         prefixed = {"target_prefix": beginnings} if beginnings else {}

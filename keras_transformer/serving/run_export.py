@@ -6,6 +6,7 @@ with `LiteRTTranslator`, which imports neither tensorflow nor Keras.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import pathlib
@@ -15,46 +16,48 @@ import threading
 import time
 
 
-def saved_model_loader(path):
-    """Makes a function without arguments that loads a SavedModel.
+class SavedModel:
+    """A function from strings to their translations and scores.
 
-    That returns a function from strings to their translations and scores.
+    Args:
+        path: Folder of the SavedModel.
     """
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401
 
-    def load():
-        try:
-            loaded = tf.saved_model.load(path)
+    # What it needs, whose import is not part of loading it.
+    modules = ("tensorflow", "tensorflow_text")
+
+    def __init__(self, path):
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401 - its operations are in the graph
+
+        try:  # kept, as it must live as long as its signatures
+            self._loaded = tf.saved_model.load(path)
         except (OSError, ValueError, IndexError, tf.errors.OpError) as error:
             raise ValueError(
                 f"The SavedModel is damaged. Received: {path!r}: {error}"
             ) from error
-        translate = loaded.signatures["serving_default"]
+        self._translate = self._loaded.signatures["serving_default"]
 
-        def run(lines):
-            found = translate(text=tf.constant(lines, tf.string))
-            translations = found["translation"].numpy().tolist()
-            return _decoded(translations), found["score"].numpy()
+    def __call__(self, lines):
+        import tensorflow as tf
 
-        run.loaded = loaded  # it must live as long as its signatures
-        return run
-
-    return load
+        found = self._translate(text=tf.constant(lines, tf.string))
+        translations = found["translation"].numpy().tolist()
+        return _decoded(translations), found["score"].numpy()
 
 
-def litert_loader(path):
-    """Like `saved_model_loader`, for a LiteRT file."""
-    from keras_transformer import LiteRTTranslator
+class LiteRT:
+    """Like `SavedModel`, of a LiteRT file."""
 
-    with contextlib.suppress(ImportError):  # loading explains it
-        from ai_edge_litert import interpreter  # noqa: F401
+    modules = ("keras_transformer", "ai_edge_litert.interpreter")
 
-    def load():
-        translate = LiteRTTranslator(path)
-        return lambda lines: translate(lines, return_scores=True)
+    def __init__(self, path):
+        from keras_transformer import LiteRTTranslator
 
-    return load
+        self._translate = LiteRTTranslator(path)
+
+    def __call__(self, lines):
+        return self._translate(lines, return_scores=True)
 
 
 def _decoded(value):
@@ -77,14 +80,16 @@ def peak_bytes():
 
 def measure(format, path, lines):
     """Loads the export and translates the lines, after one to warm up."""
-    loaders = {"SavedModel": saved_model_loader, "LiteRT": litert_loader}
-    load = loaders[format](path)
+    kind = {"SavedModel": SavedModel, "LiteRT": LiteRT}[format]
+    for name in kind.modules:
+        with contextlib.suppress(ImportError):  # loading explains it
+            importlib.import_module(name)
     start = time.perf_counter()
-    run = load()
+    translate = kind(path)
     loaded = time.perf_counter()
-    run(lines[:1])
+    translate(lines[:1])
     warm = time.perf_counter()
-    translations, scores = run(lines)
+    translations, scores = translate(lines)
     end = time.perf_counter()
     return {
         "translations": translations,
