@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.text.sentencepiece_model import generator_of
+from keras_transformer.text.segmentation import generator_of
 
 # Batches assembled at a time, and batches that wait for `fit`: a batch takes
 # milliseconds, less than a training step.

@@ -1,5 +1,6 @@
 """Batches of sentence pairs for `fit`, as a `tf.data.Dataset`."""
 
+import functools
 import itertools
 import sys
 
@@ -17,7 +18,7 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only.devices import leave_gpus_to_keras
 from keras_transformer.text.corpus import Corpus
-from keras_transformer.text.sentencepiece_model import generator_of
+from keras_transformer.text.segmentation import generator_of
 from keras_transformer.text.tokenizer import Tokenizer
 
 # Lines to split into ids at a time: enough for all cores, and little memory.
@@ -139,9 +140,14 @@ def read_corpus(
     # Not the stream that orders the batches.
     [generator] = generator_of(seed).spawn(1)
     longest = min(max_length, tokens_per_batch)
-    drawing = segmentations, segmentation_alpha, generator, longest - 1
     splits = [
-        lambda texts, each=each: each.segmentations(texts, *drawing)
+        functools.partial(
+            each.segmentations,
+            number=segmentations,
+            alpha=segmentation_alpha,
+            generator=generator,
+            max_length=longest - 1,
+        )
         for each in tokenizers
     ]
     corpus = Corpus(

@@ -17,10 +17,10 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.text.segmentation import draw_segmentations
+from keras_transformer.text.segmentation import generator_of
 from keras_transformer.text.sentencepiece_model import SPECIAL_IDS
-from keras_transformer.text.sentencepiece_model import draw_segmentations
 from keras_transformer.text.sentencepiece_model import fast_operation_agrees
-from keras_transformer.text.sentencepiece_model import generator_of
 from keras_transformer.text.sentencepiece_model import processor_of
 from keras_transformer.text.sentencepiece_model import special_ids
 from keras_transformer.text.sentencepiece_model import with_our_special_ids
