@@ -69,7 +69,7 @@ def _register(keras):
         except ModuleNotFoundError:
             raise
         except ImportError:
-            continue  # it needs one that imports Keras at this moment
+            continue  # it needs a module that is being imported right now
 
 
 def __getattr__(name):

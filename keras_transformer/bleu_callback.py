@@ -48,9 +48,10 @@ class BleuCallback(keras.callbacks.Callback):
 
     Raises:
         OSError: If nothing may be written in `log_dir`.
-        TypeError: If `translator` is none, or a text is not a string.
-        ValueError: If there are not as many references as sources, or none; a
-            number is out of range; or `fit` trains another model.
+        TypeError: If `translator` is not a `Translator`, or a text is not a
+            string.
+        ValueError: If there are no sources, or not as many references; a number
+            is out of range; or `fit` trains another model.
 
     Example:
     >>> import keras_transformer as kt

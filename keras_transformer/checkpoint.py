@@ -59,21 +59,22 @@ class Checkpoint:
         optimizer: Name of the optimizer's class, `None` at the start.
 
     Example:
+    >>> import keras_transformer as kt
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     >>> model.compile("adam", "mse")
     >>> x = keras.ops.ones((8, 1))
-    >>> averaging = keras_transformer.WeightAveraging(last=5)
-    >>> start = Checkpoint.newest("checkpoints")
+    >>> averaging = kt.WeightAveraging(last=5)
+    >>> start = kt.Checkpoint.newest("checkpoints")
     >>> start.assign(model, averaging)
     >>> def save(epoch, logs):
-    ...     now = Checkpoint.of(model, epoch + 1, averaging)
+    ...     now = kt.Checkpoint.of(model, epoch + 1, averaging)
     ...     now.write("checkpoints")
     >>> history = model.fit(
     ...     x, x, initial_epoch=start.epoch, epochs=3, verbose=0, callbacks=[
     ...         averaging, keras.callbacks.LambdaCallback(on_epoch_end=save)
     ...     ]
     ... )
-    >>> Checkpoint.newest("checkpoints").epoch
+    >>> kt.Checkpoint.newest("checkpoints").epoch
     3
     """
 

@@ -91,13 +91,13 @@ def check_positive_number(**values: float):
             )
 
 
-def check_not_less(least: float, **values: float):
-    """Raises unless every named value is a finite number, at least `least`."""
+def check_not_negative_number(**values: float):
+    """Raises unless every named value is a finite number of at least 0."""
     check_finite(**values)
     for name, number in values.items():
-        if number < least:
+        if number < 0:
             raise ValueError(
-                f"`{name}` must be at least {least}. Received: {name}={number}."
+                f"`{name}` must not be negative. Received: {name}={number}."
             )
 
 
@@ -156,9 +156,10 @@ def check_axes(name: str, x, allowed, shape: str):
 
 
 def check_sizes(name: str, shape, wanted):
-    """Raises unless `shape` is as wanted, where its sizes are known.
+    """Raises unless `shape` fits `wanted`, in all sizes that are known.
 
-    It may have only the first axes, and sizes of 1.
+    It may lack the last axes, and a size may be 1, which broadcasts;
+    `check_same_sizes` allows neither.
     """
     shape, wanted = known_shape(shape), known_shape(wanted)
     if None in (shape, wanted):

@@ -75,8 +75,8 @@ class DecoderLayer(Layer):
         TypeError: If a size is not an integer, a share not a number, a flag
             not a bool, or a mask not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
-            in `[0, 1)`, `inputs` not `D` wide, `encoded` `None`, or a mask has
-            the wrong shape.
+            in `[0, 1)`, `activation` none that `FeedForward` takes, `inputs`
+            not `D` wide, `encoded` `None`, or a mask has the wrong shape.
 
     Example:
     >>> layer = DecoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)
@@ -514,13 +514,13 @@ class Decoder(Layer):
         """
         keys, _ = cache[0]
         num_slots = inputs.shape[1]
-        first = past_length(past, num_slots)
-        visible = _visible(position, keys, num_slots, ancestry, first)
+        first_position = past_length(past, num_slots)  # of the cache
+        visible = _visible(position, keys, num_slots, ancestry, first_position)
         pasts = [None] * len(self.layers)
         if past:
             past_keys, _ = past[0]
             past_visible = _visible(
-                position, past_keys, num_slots, ancestry, -1
+                position, past_keys, num_slots, ancestry, first_position=-1
             )
             pasts = [(*kept, past_visible) for kept in past]
         encoded_keys, _ = encoded_cache[0]  # (B, N, S, H)
@@ -534,7 +534,7 @@ class Decoder(Layer):
         ):
             x, layer_cache = layer.step(
                 x,
-                position - first,
+                position - first_position,
                 layer_cache,
                 layer_encoded_cache,
                 visible,
@@ -582,7 +582,7 @@ def _check_encoded(encoded):
         )
 
 
-def _visible(position, keys, num_slots, ancestry, first):
+def _visible(position, keys, num_slots, ancestry, first_position):
     """Marks what each hypothesis has kept, bool `(B or 1, W or 1, L W)`.
 
     At each position up to this one, a hypothesis sees the slot it was in at
@@ -594,14 +594,16 @@ def _visible(position, keys, num_slots, ancestry, first):
         keys: Those that are kept, `(B, N, L W, H)`.
         num_slots: Number `W` of hypotheses.
         ancestry: As for `Decoder.step`.
-        first: The position of the first of `keys`; -1 is never visible.
+        first_position: That of the first of `keys`; -1 is never visible.
     """
     places = numbered(keys, axis=2)  # (L W,)
-    positions = places // num_slots + first
-    with_ancestor = at_most(at_least(positions, 0), position)
-    is_there = ops.equal(positions, with_ancestor)
-    is_there = ops.reshape(is_there, (1, 1, -1))
+    positions = places // num_slots + first_position
+    # Those in `[0, position]` stay, and are visible. Others are moved there,
+    # where `ancestry` has an entry to take.
+    clipped = at_most(at_least(positions, 0), position)
+    is_visible = ops.reshape(ops.equal(positions, clipped), (1, 1, -1))
     if ancestry is None:
-        return is_there
-    slots = take(ancestry, with_ancestor, axis=2)  # (B, W, L W)
-    return ops.logical_and(ops.equal(slots, places % num_slots), is_there)
+        return is_visible
+    slots = take(ancestry, clipped, axis=2)  # (B, W, L W)
+    is_own = ops.equal(slots, places % num_slots)
+    return ops.logical_and(is_own, is_visible)

@@ -36,7 +36,8 @@ FIRST_ROOM = 16
 # Least `hidden_dim` for which LiteRT keeps a past.
 LEAST_DIM_WITH_PAST = 256
 
-# A compiled batch does not shrink below it: a step costs about the same.
+# A compiled batch does not shrink below this many sentences: fewer would cost
+# about as much for each step.
 FEWEST_COMPILED = 8
 
 
@@ -206,7 +207,9 @@ class Decode:
             decoding.state,
             self._problem(decoding.inputs, self._capacity(decoding)),
             position,
-            end_position=self._first(decoding) + self._room(decoding.cache),
+            end_position=(
+                self._first_position(decoding) + self._room(decoding.cache)
+            ),
             most_done=most_done,
         )
         return position, decoding._replace(cache=cache, state=state)
@@ -284,12 +287,15 @@ class Decode:
         """Keeps the first sentences of an order, with room in the cache."""
         if not decoding.past:
             return self._fitted(_taken(decoding, order[:count]), position)
-        # LiteRT has one block of memory for all results of `take`, which it
-        # allocates again, page by page, when they grow. A result that is then
-        # cut to a computed size needs the block only until then.
-        written = (position - self._first(decoding)) * self.search.num_slots
+        num_written = position - self._first_position(decoding)
+        num_written = num_written * self.search.num_slots
 
+        # LiteRT has one block of memory for all results of `take`, which it
+        # allocates again, page by page, when they grow. So all rows are taken
+        # and then cut: what is cut to a computed size needs the block only
+        # until then.
         def cut(x, length=None):
+            """Keeps `count` rows and, if given, `length` places of axis 2."""
             sizes = [size(x, axis) for axis in range(len(x.shape))]
             sizes[0] = count
             if length is not None:
@@ -297,10 +303,11 @@ class Decode:
             return ops.slice(x, [0] * len(sizes), sizes)
 
         def joined(past, new):
+            """Moves what the cache has to the end of the past."""
             start, more = size(past, 2), size(new, 2)
             past = ops.pad(past, ((0, 0), (0, 0), (0, more), (0, 0)))
             past = write_slice(past, start, new)
-            return cut(take(past, order), start + written)
+            return cut(take(past, order), start + num_written)
 
         map_structure = keras.tree.map_structure
         past = map_structure(joined, decoding.past, decoding.cache)
@@ -335,7 +342,7 @@ class Decode:
             is_litert_graph() and self.model.hidden_dim >= LEAST_DIM_WITH_PAST
         )
 
-    def _first(self, decoding):
+    def _first_position(self, decoding):
         """The position of the first in the cache."""
         return past_length(decoding.past, self.search.num_slots)
 

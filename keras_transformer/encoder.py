@@ -66,7 +66,8 @@ class EncoderLayer(Layer):
         TypeError: If a size is not an integer, a share not a number, a flag
             not a bool, or a mask not a tensor.
         ValueError: If a size is not positive or does not divide, a share not
-            in `[0, 1)`, `inputs` not `D` wide, or a mask has the wrong shape.
+            in `[0, 1)`, `activation` none that `FeedForward` takes, `inputs`
+            not `D` wide, or a mask has the wrong shape.
 
     Example:
     >>> layer = EncoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)

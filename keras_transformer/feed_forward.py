@@ -37,8 +37,8 @@ class FeedForward(Layer):
     Raises:
         TypeError: If a size is not an integer, or a share is not a number.
         ValueError: If a size is not positive, `dropout` is not in `[0, 1)`,
-            `activation` is `"glu"`, which halves its input, or has weights,
-            or `inputs` are not `D` wide.
+            `activation` is none that Keras knows, or `"glu"`, which halves its
+            input, or has weights, or `inputs` are not `D` wide.
 
     Example:
     >>> layer = FeedForward(hidden_dim=8, intermediate_dim=32)

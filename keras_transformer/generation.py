@@ -117,11 +117,12 @@ def score(model, source_ids, target_ids, jit_compile):
 def align(model, source_ids, target_ids, layer, jit_compile):
     """Computes what targets attend, as `Transformer.align` says."""
     inputs = _checked_pairs(model, source_ids, target_ids)
-    number = len(model.decoder.layers)
+    num_layers = len(model.decoder.layers)
     check_integer(layer=layer)
-    check_choice(range(-number, number), layer=layer)
+    check_choice(range(-num_layers, num_layers), layer=layer)
+    layer %= num_layers
     weights = _attention(
-        model, *inputs.values(), layer % number, _jit_or_default(jit_compile)
+        model, *inputs.values(), layer, _jit_or_default(jit_compile)
     )
     missing = np.shape(target_ids)[1] - weights.shape[1]
     weights = np.pad(weights, [(0, 0), (0, missing), (0, 0)])

@@ -69,8 +69,8 @@ def _check_shifted(target_ids, labels):
     if np.any(labels) and np.array_equal(labels, target_ids):
         warnings.warn(  # no error: the `call` of a subclass may shift them
             "`y` should be the ids that follow those of 'target_ids', which "
-            "begin with the start token. Both are the same, of which a model "
-            "learns to copy.",
+            "begin with the start token. They are equal, from which a model "
+            "learns only to copy.",
             stacklevel=4,
         )
 

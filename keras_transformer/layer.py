@@ -9,7 +9,10 @@ class Freezable:
     """Saves which parts of a Keras layer are frozen.
 
     Setting `trainable` also sets it for the parts of a layer, but Keras saves
-    only the flag of the layer itself, and a loaded layer has new parts.
+    only the flag of the layer itself, and a loaded layer has new parts. So the
+    configuration names, as `frozen`, the parts whose flag is not that of their
+    parent. Each is set once, when it exists: by `from_config` if `__init__` has
+    made it, otherwise by `build`. What a user sets in between stays.
 
     Args:
         frozen: Names of parts that are frozen although the layer around them
@@ -26,53 +29,60 @@ class Freezable:
                 f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
                 "To quantise, call `quantize('int8')` once it is built."
             )
-        self._to_freeze = tuple(frozen)
-        self._told = frozenset()  # parts that `from_config` has seen, by id
+        self._pending_names = tuple(frozen)  # of parts that do not exist yet
+        self._configured_ids = frozenset()  # of parts set by `from_config`
 
     def build(self, inputs_shape=None):
         super().build(inputs_shape)
-        if self._told:
+        if self._configured_ids:
             for _, part, owner in parts_in(self):
-                if id(part) not in self._told and not owner.trainable:
+                is_new = id(part) not in self._configured_ids
+                if is_new and not owner.trainable:
                     part.trainable = False
-            self._freeze()
-        elif self._is_as_made():
-            self._freeze_as_told()
+            self._flip_pending()
+        elif self._is_untouched():
+            self._set_new_parts()
+        # What `build` makes is trainable, also in a part that is frozen.
         for part in (self, *(part for _, part, _ in parts_in(self))):
-            if not part.trainable:  # unlike the weights made since then
+            if not part.trainable:
                 for weight in part._trainable_variables:
                     weight.trainable = False
 
     @classmethod
     def from_config(cls, config, *args, **kwargs):
         layer = super().from_config(config, *args, **kwargs)
-        if layer._is_as_made():  # parts that there are before `build`
-            layer._freeze_as_told()
-            layer._told = frozenset(id(part) for _, part, _ in parts_in(layer))
-        layer._freeze()  # parts that a subclass made after it
+        if layer._is_untouched():
+            layer._set_new_parts()
+            layer._configured_ids = frozenset(
+                id(part) for _, part, _ in parts_in(layer)
+            )
+        else:  # `__init__` has built or frozen parts, and may have made others
+            layer._flip_pending()
         return layer
 
-    def _is_as_made(self):
+    def _is_untouched(self):
         """Whether no part has been frozen yet, alone or with the layer."""
         return all(part.trainable for _, part, _ in parts_in(self))
 
-    def _freeze_as_told(self):
-        """Freezes parts that have just been made as the arguments say."""
+    def _set_new_parts(self):
+        """Sets the flags of parts that have just been made."""
         if not self.trainable:
             # Keras ignores a flag that does not change: the parts made since
-            # then would stay trainable.
+            # it was set would stay trainable.
             self.trainable = True
             self.trainable = False
-        self._freeze()
+        self._flip_pending()
 
-    def _freeze(self):
-        """Freezes the parts that were named, or not, and that there are."""
+    def _flip_pending(self):
+        """Gives each pending part that exists the flag its parent has not."""
         found = set()
         for name, part, owner in parts_in(self):
-            if name in self._to_freeze:
+            if name in self._pending_names:
                 part.trainable = not owner.trainable
                 found.add(name)
-        self._to_freeze = tuple(x for x in self._to_freeze if x not in found)
+        self._pending_names = tuple(
+            name for name in self._pending_names if name not in found
+        )
 
     def get_config(self):
         """Returns the arguments.
@@ -83,14 +93,14 @@ class Freezable:
         check_not_quantized(self)
         config = super().get_config()
         frozen = []
-        if self.built or not self._is_as_made():
+        if self.built or not self._is_untouched():
             frozen = [
                 name
                 for name, part, owner in parts_in(self)
                 if part.trainable != owner.trainable
             ]
         if not self.built:  # there will be more parts
-            frozen += [name for name in self._to_freeze if name not in frozen]
+            frozen += [x for x in self._pending_names if x not in frozen]
         if frozen:
             config["frozen"] = frozen
         return config
@@ -138,19 +148,19 @@ def parts_in(layer, prefix=""):
 
 
 def _name_in(layer, part):
-    """The name of a part, numbered within its owner if Keras has numbered it.
+    """The name of a part, numbered within its owner if Keras chose the name.
 
-    As `dense_7`, which depends on what else was made before.
+    Keras's own number, as in `dense_7`, depends on what else was made before.
     """
 
-    def made_up(part):
+    def default_name(part):
         name = re.sub(r"_\d+$", "", part.name)
         kind = type(part).__name__.replace("_", "").lower()
         return name if name.replace("_", "") == kind else None
 
-    name = made_up(part)
+    name = default_name(part)
     if name is None:
         return part.name
-    alike = [x for x in layer._layers if made_up(x) == name]
+    alike = [x for x in layer._layers if default_name(x) == name]
     number = next(n for n, x in enumerate(alike) if x is part)
     return f"{name}_{number}" if number else name

@@ -12,8 +12,8 @@ def layout_map(
 
     As [Shoeybi et al., 2019](https://arxiv.org/abs/1909.08053): each device
     has some heads of every attention, some inner units of every feed-forward
-    network and some rows of the vocabulary, so that a sublayer adds up once.
-    Small weights are on all devices.
+    network and some rows of the vocabulary, so that devices add up their
+    results once for each sublayer. Every device has all small weights.
 
     Args:
         device_mesh: The devices. Their number on `axis` must divide the

@@ -12,7 +12,7 @@ def lock(file, wait: bool) -> bool:
     """Locks an open file or folder until it is closed.
 
     Args:
-        file: It, or its number.
+        file: The open file, or its descriptor.
         wait: Whether to wait until no other process has the lock.
 
     Returns:

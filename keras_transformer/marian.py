@@ -48,7 +48,7 @@ FIXED = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
-# The two stacks have these in common here.
+# What must be the same in both stacks: a `Transformer` has one argument for it.
 OF_BOTH_STACKS = ("attention_heads", "ffn_dim")
 
 # The bias of what is never a token of a target. Its probability rounds to 0,
@@ -79,7 +79,8 @@ def translator_from_marian(folder) -> Translator:
     model = Transformer(
         target_tokenizer.vocabulary_size,
         source_vocabulary_size=tokenizer.vocabulary_size,
-        tie_source=is_shared and _shares_embeddings(config),
+        tie_source=is_shared
+        and config.get("share_encoder_decoder_embeddings", True),
         tie_output=_ties_output(config),
         **_model_options(config),
     )
@@ -267,7 +268,7 @@ def _torch_arrays(path):
 
 
 class _JsonFile(dict):
-    """The object in a JSON file, which says what it lacks; null is nothing."""
+    """The object in a JSON file. A missing key raises, and null is missing."""
 
     def __init__(self, folder, name):
         self.path = check_file(os.path.join(folder, name))
@@ -333,10 +334,6 @@ def _model_options(config):
     }
 
 
-def _shares_embeddings(config):
-    return config.get("share_encoder_decoder_embeddings", True)
-
-
 def _ties_output(config):
     # Otherwise the matrix is not the same, or is not scaled in both places.
     return config.get("tie_word_embeddings", True) and bool(
@@ -345,7 +342,7 @@ def _ties_output(config):
 
 
 def _rows(pieces, ids, start=None):
-    """Where pieces are in the matrices of a folder; -1 if they are not."""
+    """The row of each piece in the matrices of a folder, -1 if it has none."""
     for piece, row in ids.items():
         if type(row) is not int or row < 0:
             raise ValueError(
@@ -387,7 +384,7 @@ def _set_embeddings(model, weights, config, rows, target_rows):
 
 
 def _taken(array, rows):
-    """The rows of an array; for those that are not, that of unknown pieces."""
+    """The rows of an array; where a piece has none, that of unknown pieces."""
     if rows.max() >= len(array):
         raise ValueError(
             f"Pieces must have ids in [0, {len(array)}), the rows of the "

@@ -53,15 +53,15 @@ def spellings(processor) -> list[str]:
 
     Special ones add nothing, except for the unknown one.
     """
-    ids = range(processor.GetPieceSize())
-    return [
-        UNKNOWN_TEXT
-        if token_id == UNKNOWN_TOKEN_ID
-        else ""
-        if processor.IsControl(token_id)
-        else processor.IdToPiece(token_id).replace("▁", " ")
-        for token_id in ids
-    ]
+
+    def spelling(token_id):
+        if token_id == UNKNOWN_TOKEN_ID:
+            return UNKNOWN_TEXT
+        if processor.IsControl(token_id):
+            return ""
+        return processor.IdToPiece(token_id).replace("▁", " ")
+
+    return [spelling(token_id) for token_id in range(processor.GetPieceSize())]
 
 
 def join_pieces(spelled, ids) -> str:

@@ -875,11 +875,11 @@ class Transformer(Freezable, keras.Model):
         }
 
     def _positions(self, name):
+        """Makes the positional encoding of one side."""
+        check_choice(
+            (*LAYOUTS, "learned"), positional_encoding=self.positional_encoding
+        )
         if self.positional_encoding != "learned":
-            check_choice(
-                (*LAYOUTS, "learned"),
-                positional_encoding=self.positional_encoding,
-            )
             return SinusoidalPositionalEncoding(
                 self.positional_encoding, name=name, dtype=self.dtype_policy
             )

@@ -166,34 +166,12 @@ def _content(path):
 
 def _read_description(path):
     if not os.path.isdir(path):
-        is_file = " is a file" if os.path.exists(path) else ""
-        advice = ""
-        if is_file and str(path).endswith(".keras"):
-            advice = (
-                " `Translator(keras.saving.load_model(path), tokenizer)` makes "
-                "a translator of a model."
-            )
-        if is_file and str(path).endswith(".tflite"):
-            advice = (
-                " A LiteRT file can only translate and be evaluated; this "
-                "needs the translator that it was exported from."
-            )
-        raise FileNotFoundError(f"No such folder: {path!r}{is_file}.{advice}")
+        raise _no_folder(path)
     try:
         with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
             description = json.load(file)
     except FileNotFoundError:
-        advice = ""
-        for file, kind in EXPORTS.items():
-            if os.path.exists(os.path.join(path, file)):
-                advice = (
-                    f" It is a {kind}: give the translator that it was "
-                    "exported from."
-                )
-        raise ValueError(
-            f"The folder must hold a translator. Received: {path!r}, which has "
-            f"no {DESCRIPTION}.{advice}"
-        ) from None
+        raise _no_translator(path) from None
     except ValueError as error:  # no UTF-8, or no JSON
         raise ValueError(
             f"{DESCRIPTION} is damaged. Received: {path!r}: {error}."
@@ -212,6 +190,39 @@ def _read_description(path):
             f"{', '.join(needed)}."
         )
     return description
+
+
+def _no_folder(path):
+    """The error for a path that is no folder, with advice for some files."""
+    if not os.path.exists(path):
+        return FileNotFoundError(f"No such folder: {path!r}.")
+    advice = ""
+    if path.endswith(".keras"):
+        advice = (
+            " `Translator(keras.saving.load_model(path), tokenizer)` makes a "
+            "translator of a model."
+        )
+    elif path.endswith(".tflite"):
+        advice = (
+            " A LiteRT file can only translate and be evaluated; this needs "
+            "the translator that it was exported from."
+        )
+    return FileNotFoundError(f"No such folder: {path!r} is a file.{advice}")
+
+
+def _no_translator(path):
+    """The error for a folder without a translator, which may be an export."""
+    advice = ""
+    for file, kind in EXPORTS.items():
+        if os.path.exists(os.path.join(path, file)):
+            advice = (
+                f" It is a {kind}: give the translator that it was exported "
+                "from."
+            )
+    return ValueError(
+        f"The folder must hold a translator. Received: {path!r}, which has no "
+        f"{DESCRIPTION}.{advice}"
+    )
 
 
 def _is_complete(description) -> bool:

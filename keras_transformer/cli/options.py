@@ -25,7 +25,6 @@ TranslatorOrFile = Annotated[
     typer.Argument(help="Folder of a trained translator, or .tflite file."),
 ]
 
-# The dtype to compute in; by default that of the training.
 Dtype = Annotated[
     DtypePolicy | None,
     typer.Option(help="Keras dtype policy; by default the translator's own."),

@@ -122,22 +122,9 @@ def translate(
     _check_one_of_each(texts, input, target_prefix, target_prefixes)
     read = [folder, input, target_prefixes]
     check_output("--output", output, overwrite, read)
-    is_piped = not (input or texts)
-    if line_by_line and not is_piped:
-        refuse(
-            ["line_by_line"],
-            "lines that are piped in",
-            "sentences as arguments" if texts else "`--input`",
-        )
-    if line_by_line and output:
-        refuse(["line_by_line"], "standard output", f"--output {output}")
-    one_by_one = is_piped and (line_by_line or sys.stdin.isatty())
-    if one_by_one and target_prefixes:
-        refuse(
-            ["target_prefixes"],
-            "all sentences at once",
-            "lines that are typed, or `--line-by-line`",
-        )
+    one_by_one = _is_one_by_one(
+        texts, input, output, line_by_line, target_prefixes
+    )
 
     options = {
         "return_scores": scores,
@@ -155,7 +142,7 @@ def translate(
     )
 
     if one_by_one:
-        texts, lines_at_once = _checked(typed_lines(), translator), 1
+        texts, lines_at_once = _checked_lines(typed_lines(), translator), 1
         prefixes = (
             [] if target_prefix is None else itertools.repeat(target_prefix)
         )
@@ -190,6 +177,27 @@ def _check_one_of_each(texts, input, target_prefix, target_prefixes):
             "Give `--target-prefix` or `--target-prefixes`, not both. "
             f"Received: {target_prefix!r} and {target_prefixes}."
         )
+
+
+def _is_one_by_one(texts, input, output, line_by_line, target_prefixes):
+    """Whether lines are translated as they come; raises if they cannot be."""
+    is_piped = not (input or texts)
+    if line_by_line and not is_piped:
+        refuse(
+            ["line_by_line"],
+            "lines that are piped in",
+            "sentences as arguments" if texts else "`--input`",
+        )
+    if line_by_line and output:
+        refuse(["line_by_line"], "standard output", f"--output {output}")
+    one_by_one = is_piped and (line_by_line or sys.stdin.isatty())
+    if one_by_one and target_prefixes:
+        refuse(
+            ["target_prefixes"],
+            "all sentences at once",
+            "lines that are typed, or `--line-by-line`",
+        )
+    return one_by_one
 
 
 def _checked_prefixes(prefix, path, translator, texts, max_length):
@@ -239,7 +247,7 @@ def _read_prefixes(path, num_texts):
     return prefixes
 
 
-def _checked(lines, translator):
+def _checked_lines(lines, translator):
     """Yields lines as they come, of which none may be too long."""
     from keras_transformer.lengths import check_line_lengths
 

@@ -74,13 +74,13 @@ def verify(
     with quiet_start():
         import rich.console
 
+        from keras_transformer.checks import check_not_negative_number
         from keras_transformer.lengths import check_line_lengths
         from keras_transformer.serving import verify_report
-        from keras_transformer.serving.verify import check_tolerance
         from keras_transformer.serving.verify import compare
         from keras_transformer.serving.verify import inspect_export
 
-    check_tolerance(tolerance)
+    check_not_negative_number(tolerance=tolerance)
     translator = load(folder, dtype)
     set_search(translator, search_options)
     lines, place = input_lines(input), input or STANDARD_INPUT

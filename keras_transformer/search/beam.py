@@ -52,8 +52,10 @@ class BeamSearch(Search):
             prefers longer targets.
         num_hypotheses: Number of targets to return for each sentence, at most
             `width`.
-        patience: Lets `width` hypotheses go on beside those that have ended,
-            until `width * patience` have ended, or `num_hypotheses` if more
+        patience: By default a hypothesis that has ended takes one of the
+            `width` places. A number lets `width` hypotheses go on beside those
+            that have ended, until `width * patience` have ended, or
+            `num_hypotheses` if more
             ([Kasai et al., 2022](https://arxiv.org/abs/2204.05424)). With 1,
             the best hypothesis is that of fairseq, and of CTranslate2 where
             there is a length penalty.

@@ -86,12 +86,12 @@ def best_tokens(logits, constrain, k, scored=True):
 def _screened(screen, constrain, k, scored):
     """As `best_tokens`, and whether the tokens are certain, scalar bool."""
     vocabulary_size = screen.logits.shape[-1]
-    number = min(2 * k + MORE, vocabulary_size)
-    values, token_ids = top_k(constrain(screen.logits), number)
+    num_exact = min(2 * k + MORE, vocabulary_size)
+    values, token_ids = top_k(constrain(screen.logits), num_exact)
     is_possible = ops.greater(values, IMPOSSIBLE / 2)
     exact = ops.where(is_possible, screen.of_tokens(token_ids), values)
     best, best_ids = _sorted(exact, token_ids, k)
-    if number < vocabulary_size:
+    if num_exact < vocabulary_size:
         left_out = values[:, :, -1:] + screen.most_error
         is_certain = ops.all(ops.less(left_out, best[:, :, -1:]))
     else:

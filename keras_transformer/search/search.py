@@ -117,8 +117,8 @@ class Search(abc.ABC):
     def chooses_largest(self) -> bool:
         """Whether it takes `ScreenedLogits`, from which it chooses the same.
 
-        Only searches that choose the largest logits, and otherwise just forbid
-        tokens. Not subclasses, of which that is not known.
+        True only of searches that choose the largest logits, and otherwise just
+        forbid tokens; false of subclasses, which may do anything.
         """
         return False
 

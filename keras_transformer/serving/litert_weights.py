@@ -13,11 +13,11 @@ from keras_transformer.slices import take
 class Weights:
     """The weights of a model, in the form in which a file stores them.
 
-    By itself, the converter would store a table of embeddings a second time,
-    beside the matrix of the logits: in int8 with one scale for all rows, where
-    the matrix has one for each; and a table that a loop looks up in as floats,
-    carried through the loop. If ids are looked up in the matrix's own bytes,
-    the file holds them once.
+    Left to itself, the converter stores an embedding twice. In int8 it writes
+    a table to look up in, with one scale for all rows, beside the matrix of the
+    logits, with one for each; and it keeps a table that is looked up in a loop
+    as floats, which the loop carries. Here ids are looked up in the bytes of
+    the matrix, so the file holds them once.
 
     Args:
         model: The `Transformer`.

@@ -23,9 +23,9 @@ from keras_transformer.weights import check_finite_model
 
 TEXT_SPEC = tf.TensorSpec([None], tf.string, name="text")
 SOURCE_IDS_SPEC = tf.TensorSpec([None, None], tf.int32, name="source_ids")
+ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 # `tf.saved_model.load` finds no files in folders whose names contain these.
 PATTERN_CHARACTERS = "[\\"
-ROWS_SPEC = tf.RaggedTensorSpec([None, None], tf.int32)
 
 
 def export_saved_model(translator, path, overwrite: bool = False):
@@ -163,7 +163,7 @@ class TranslationGraph(tf.Module):
         def not_done(start, *found):
             return start < num_rows
 
-        def translate_batch(start, number, ids, id_counts, scores):
+        def translate_batch(start, num_batches, ids, id_counts, scores):
             longest = tf.maximum(lengths[order[start]], 1)
             room = default_max_length(longest) * self.search.num_slots
             end = start + tf.maximum(TOKENS_PER_BATCH // room, 1)
@@ -176,10 +176,10 @@ class TranslationGraph(tf.Module):
             new_ids = tf.RaggedTensor.from_tensor(new_ids, counts)
             return (
                 start + tf.shape(batch)[0],
-                number + 1,
-                ids.write(number, new_ids.values),
-                id_counts.write(number, counts),
-                scores.write(number, new_scores),
+                num_batches + 1,
+                ids.write(num_batches, new_ids.values),
+                id_counts.write(num_batches, counts),
+                scores.write(num_batches, new_scores),
             )
 
         _, _, *found = tf.while_loop(
@@ -188,12 +188,12 @@ class TranslationGraph(tf.Module):
             (
                 tf.constant(0),
                 tf.constant(0),
-                _pieces(tf.int32, [None]),
-                _pieces(tf.int64, [None]),
-                _pieces(tf.float32, [None, num_hypotheses]),
+                _growing_array(tf.int32, [None]),
+                _growing_array(tf.int64, [None]),
+                _growing_array(tf.float32, [None, num_hypotheses]),
             ),
         )
-        ids, id_counts, scores = (pieces.concat() for pieces in found)
+        ids, id_counts, scores = (array.concat() for array in found)
         ids = tf.RaggedTensor.from_row_lengths(ids, id_counts, validate=False)
         restored = tf.argsort(order)
         hypotheses = restored[:, tf.newaxis] * num_hypotheses + tf.range(
@@ -238,8 +238,8 @@ class TranslationGraph(tf.Module):
         )
 
 
-def _pieces(dtype, shape):
-    """An array that grows as pieces are written, of any number of rows."""
+def _growing_array(dtype, shape):
+    """An array that grows as tensors of any number of rows are written."""
     return tf.TensorArray(
         dtype,
         size=0,

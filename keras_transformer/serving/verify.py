@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import keras_transformer
 from keras_transformer.atomic import temporary_folder
-from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_kind
+from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import saved_model_contents
@@ -159,23 +159,13 @@ def verify_export(
             `export_litert`, or has another search than the translator.
     """
     check_kind("translator", translator, Translator)
-    check_tolerance(tolerance)
+    check_not_negative_number(tolerance=tolerance)
     lines = check_texts("lines", lines)
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
     export = inspect_export(translator, path)
     expected = translator(lines, return_scores=True)
     return compare(translator, export, lines, *expected, tolerance)
-
-
-def check_tolerance(tolerance):
-    """Raises unless it is a finite number of at least 0."""
-    check_finite(tolerance=tolerance)
-    if tolerance < 0:
-        raise ValueError(
-            "`tolerance` must not be negative. Received: "
-            f"tolerance={tolerance}."
-        )
 
 
 def inspect_export(translator, path) -> Export:
@@ -245,7 +235,7 @@ def _measured(export, lines):
     if export.format == "LiteRT":
         paths = (str(root), environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    with temporary_folder() as folder, _while_alive() as alive:
+    with temporary_folder() as folder, _open_while_alive() as pipe:
         task, result = (pathlib.Path(folder) / name for name in ("task", "out"))
         content = {
             "format": export.format,
@@ -257,7 +247,7 @@ def _measured(export, lines):
         process = subprocess.run(
             [sys.executable, "-P", str(PROGRAM), str(task), str(result)],
             env=environment,
-            stdin=alive,
+            stdin=pipe,  # at whose end the program ends
             capture_output=True,
             text=True,
             errors="replace",
@@ -276,14 +266,14 @@ def _measured(export, lines):
 
 
 @contextlib.contextmanager
-def _while_alive():
-    """Yields a file that reaches its end when this process ends, however."""
-    end, alive = os.pipe()
+def _open_while_alive():
+    """Yields a pipe to read, which ends when this process does, however."""
+    reader, writer = os.pipe()
     try:
-        yield end
+        yield reader
     finally:
-        os.close(end)
-        os.close(alive)
+        os.close(reader)
+        os.close(writer)
 
 
 def _size(path):

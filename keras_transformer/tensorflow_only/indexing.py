@@ -35,8 +35,8 @@ def gather(x, places, axis, batch_dims=0):
 def gather_and_pass_on(table, ids):
     """Takes rows of a matrix, and passes it on to what uses it next.
 
-    What comes back is the gradient of that; those of the rows are added to it
-    where they belong, in place where it can.
+    The gradient that comes back is that of the matrix passed on; the gradients
+    of the rows are added to it, in place where TensorFlow can.
 
     Args:
         table: Float tensor `(V, D)`.
@@ -58,10 +58,10 @@ def gather_and_pass_on(table, ids):
 
 
 def replace_entries(x, places, old, new, after):
-    """Replaces one entry of each row, in place where it can.
+    """Replaces one entry of each row, in place where TensorFlow can.
 
-    Nothing that sets entries does so in place. So what is there is taken away,
-    which leaves exactly 0, and what is to be there added.
+    TensorFlow can add to entries in place, but not set them. So the old entry
+    is subtracted, which leaves exactly 0, and the new one added.
 
     Args:
         x: Float tensor `(M, V)`.

@@ -15,7 +15,7 @@ ASSEMBLED_AT_ONCE = 2
 
 
 def length_buckets(max_length: int) -> list[int]:
-    """The lengths that batches are padded to, in steps of 4, then a quarter.
+    """The lengths that batches are padded to: 4 apart, later about a quarter.
 
     Example:
     >>> length_buckets(64)
@@ -73,11 +73,11 @@ class Corpus:
             start // of_pass, -(-(start + count) // of_pass)
         )
 
-        def generator(*seeds):
+        def make_generator(*seeds):
             return np.random.default_rng(seeds)
 
         batches = passes.flat_map(
-            lambda number: self._pass(generator, seed, number)
+            lambda number: self._pass(make_generator, seed, number)
         )
         return self._assembled(batches.skip(start % of_pass).take(count), count)
 
@@ -96,16 +96,16 @@ class Corpus:
             self.num_batches(),
         )
 
-    def _pass(self, generator, *inputs):
-        """The rows of each batch, shuffled by a generator.
+    def _pass(self, make_generator, *inputs):
+        """The rows of each batch of one pass over the pairs, shuffled.
 
         Args:
-            generator: Function of the inputs to a NumPy generator.
+            make_generator: Function of the inputs to a NumPy generator.
             *inputs: Int64 tensors.
         """
 
         def grouped(*inputs):
-            return self._grouped(generator(*inputs))
+            return self._grouped(make_generator(*inputs))
 
         found = tf.numpy_function(grouped, inputs, [tf.int64] * 3)
         for x in found:

@@ -24,7 +24,7 @@ from keras_transformer.token_weights import spread_over_tokens
 # transposition. Measured at 128 and 512; the limit is between.
 LEAST_TRANSPOSED = 256
 
-# The least that a label may have for the loss to be computed from it.
+# The loss is computed from a label's probability only if it is above this.
 LEAST_PROBABILITY = 1e-30
 
 

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.checks import check_not_less
+from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
@@ -51,11 +51,11 @@ class Updates:
             name: value for name, value in options.items() if value is not None
         }
         if isinstance(learning_rate, numbers.Number):
-            check_not_less(0, learning_rate=learning_rate)
+            check_not_negative_number(learning_rate=learning_rate)
         check_positive(**_chosen(given, WHOLE))
         check_positive_number(**_chosen(given, POSITIVE))
         check_share(**_chosen(given, SHARES))
-        check_not_less(0, **_chosen(given, NOT_NEGATIVE))
+        check_not_negative_number(**_chosen(given, NOT_NEGATIVE))
         super().__init__(learning_rate, **options)
 
     def build(self, variables):

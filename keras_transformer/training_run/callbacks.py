@@ -248,15 +248,16 @@ class Checkpoints(keras.callbacks.Callback):
 
 
 def _check_losses(values, rows):
-    """Raises `ValueError` if losses are no finite numbers any more.
+    """Raises `ValueError` if losses show that training has diverged.
 
-    With float16, weights stay finite: an update that overflows is left out. One
-    may, and makes the mean of its epoch NaN: that of the validation text must
-    be, too, or else that of the epoch before.
+    In float16 weights stay finite even then, as updates that overflow are
+    skipped. But one skipped update is harmless, and makes the mean loss of its
+    epoch NaN. So a second loss must not be finite either: that of validation
+    or, without it, that of the epoch before.
 
     Args:
-        values: Of the epoch, by name.
-        rows: Those of the epochs before.
+        values: Results of the epoch, by name.
+        rows: Results of the epochs before.
     """
     loss, other = values["loss"], values.get("val_loss")
     if other is None:

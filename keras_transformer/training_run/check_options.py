@@ -7,8 +7,8 @@ import keras
 
 from keras_transformer.bleu import bleu_metric
 from keras_transformer.checks import check_choice
-from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_not_negative
+from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_share
@@ -104,12 +104,7 @@ def _check_numbers(options):
         )
     if options.learning_rate is not None:
         check_positive_number(learning_rate=options.learning_rate)
-    check_finite(clip_norm=options.clip_norm)
-    if options.clip_norm < 0:
-        raise ValueError(
-            "`clip_norm` must not be negative; 0 is no limit. Received: "
-            f"clip_norm={options.clip_norm}."
-        )
+    check_not_negative_number(clip_norm=options.clip_norm)
 
 
 def _check_average(options):

@@ -58,6 +58,9 @@ class Distribution:
 
         Args:
             function: Function without arguments, whose result can be pickled.
+
+        Raises:
+            RuntimeError: In the other processes, if the function raises.
         """
         if self.num_processes == 1:
             return function()

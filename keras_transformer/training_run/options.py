@@ -47,7 +47,7 @@ MAY_CHANGE = (
     "save_every",
     "distribute",
 )
-# Options that are paths: the same file or folder has many.
+# Options that are paths, which may be spelled in several ways.
 PLACES = ("start_from", "tokenizer", "target_tokenizer")
 # Options for learning a vocabulary.
 OF_A_VOCABULARY = (
@@ -401,14 +401,14 @@ class TrainingOptions:
                     f"Received: symbols={self.symbols!r}."
                 )
             self.symbols = ",".join(x.strip() for x in self.symbols.split(","))
-        said_already = [] if self.updates is None else ["epochs"]
+        determined = [] if self.updates is None else ["epochs"]
         if self.start_from:
-            said_already += OF_A_START
+            determined += OF_A_START
         elif self.tokenizer:
-            said_already += OF_A_VOCABULARY
+            determined += OF_A_VOCABULARY
         if self.segmentations != 1 and self.segmentation_alpha is None:
             self.segmentation_alpha = 0.1
-        for name in DEFAULTS.keys() - said_already:
+        for name in DEFAULTS.keys() - determined:
             if getattr(self, name) is None:
                 setattr(self, name, DEFAULTS[name])
 

@@ -1,4 +1,4 @@
-"""Training from two text files, which goes on where it was killed."""
+"""Training from two text files, which resumes where it was stopped."""
 
 import contextlib
 import dataclasses
@@ -122,7 +122,7 @@ class TrainingRun:
             )
             by_chief = self.distribution.by_chief
             weights = {}  # to start from; only the chief fills it
-            goes_on, start = by_chief(
+            resumes, start = by_chief(
                 lambda: self._open(stack, files, weights, resume, overwrite)
             )
             hidden_dim = start.config().get("hidden_dim", math.inf)
@@ -130,7 +130,7 @@ class TrainingRun:
                 give_cores_to_parts()  # before anything is computed
             self.fitting = self._prepare(files, start, weights, averaging)
             with self._full_disk_explained():
-                if not goes_on:
+                if not resumes:
                     by_chief(lambda: self._begin(stack, files, overwrite))
                 by_chief(lambda: self.folder.add_command(command))
                 checkpoint = newest_checkpoint(self.folder, self.distribution)
@@ -165,7 +165,8 @@ class TrainingRun:
         if self.history is None or not self.history.rows:
             return ""
         guessing = math.log(self.fitting.translator.model.vocabulary_size)
-        if self.history.rows[-1]["loss"] <= guessing:
+        loss = self.history.rows[-1]["loss"]
+        if math.isnan(loss) or loss <= guessing:
             return ""
         return (
             f"Its loss is above {guessing:.1f}, that of guessing each token. "
@@ -174,13 +175,13 @@ class TrainingRun:
         )
 
     def _open(self, stack, files, weights, resume, overwrite):
-        """Returns whether a training goes on, and its `Start`.
+        """Returns whether a training is resumed, and its `Start`.
 
         Weights to start from are put into `weights` instead: they are large,
         and are sent to the other processes one by one.
         """
-        goes_on = not overwrite and self._is_begun(files, resume)
-        if goes_on:
+        resumes = not overwrite and self._is_begun(files, resume)
+        if resumes:
             self.folder.check_writable()
             # The lock marks the folder as ours.
             stack.enter_context(self.folder.locked())
@@ -196,18 +197,18 @@ class TrainingRun:
             files.check_pairs()  # before minutes of work
         if self.options.start_from:
             place = self.options.start_from
-            if goes_on:
+            if resumes:
                 place = self.folder.path(START)
             start, found = Start.load(place)
             weights.update(found)
             self._check_longest(start)
-            return goes_on, start
-        if goes_on:
+            return resumes, start
+        if resumes:
             tokenizers = self.folder.tokenizers()
         else:
             tokenizers = new_tokenizers(self.options, *map(Path, files.text))
         start = Start.new(model_options(self.options), *tokenizers)
-        return goes_on, start
+        return resumes, start
 
     def _is_begun(self, files, resume):
         """Whether this training is in the folder; raises if another is."""

@@ -271,9 +271,9 @@ def test_patterns_of_muon_are_a_list(patterns):
     [
         ({"clipnorm": -1.0}, "`clipnorm` must be greater than 0"),
         ({"clipvalue": "1"}, "`clipvalue` must be a number"),
-        ({"weight_decay": -1}, "`weight_decay` must be at least 0"),
+        ({"weight_decay": -1}, "`weight_decay` must not be negative"),
         ({"weight_decay": np.nan}, "`weight_decay` must be finite"),
-        ({"epsilon": -1e-9}, "`epsilon` must be at least 0"),
+        ({"epsilon": -1e-9}, "`epsilon` must not be negative"),
         (
             {"gradient_accumulation_steps": 0},
             "`gradient_accumulation_steps` must be at least 1",
