@@ -367,7 +367,8 @@ def _optimizer_variables(model, named):
             renamed[path] = flat(name)
     variables = {}
     for index, variable in enumerate(model.optimizer.variables):
-        name = variable.path.split("/", 1)[-1].removeprefix(of_model)
+        # Not the scopes before the name, which depend on what built it.
+        name = variable.path.rsplit("/", 1)[-1].removeprefix(of_model)
         for path, other in renamed.items():
             if name.startswith(path):
                 name = other + name.removeprefix(path)

@@ -76,6 +76,24 @@ def test_fit_goes_on_as_if_it_had_not_ended(tmp_path, options):
         np.testing.assert_array_equal(found, wanted)
 
 
+def test_states_that_the_first_step_made_are_those_of_a_new_model():
+    def compiled():
+        model = make_model()
+        optimizer = kt.LossScaleOptimizer(kt.Adam(0.1))
+        model.compile(optimizer, "mse", **COMPILE)
+        return model
+
+    model = compiled()
+    # On TensorFlow, Keras then makes the states in a scope of names.
+    model.fit(X, X[:, :2], verbose=0)
+    other = compiled()
+    kt.Checkpoint.of(model, 1).assign(other)
+    for found, expected in zip(
+        other.optimizer.variables, model.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_checkpoint_has_the_weights_and_not_their_mean(tmp_path):
     averaging = kt.WeightAveraging(last=EPOCHS)
     mean, _ = fit(tmp_path, averaging, EPOCHS)
