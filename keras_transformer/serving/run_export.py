@@ -49,7 +49,10 @@ class SavedModel:
 class LiteRT:
     """Like `SavedModel`, of a LiteRT file."""
 
-    modules = ("keras_transformer", "ai_edge_litert.interpreter")
+    modules = (
+        "keras_transformer.serving.litert_translator",
+        "ai_edge_litert.interpreter",
+    )
 
     def __init__(self, path):
         from keras_transformer import LiteRTTranslator
