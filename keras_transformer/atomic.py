@@ -12,6 +12,7 @@ from collections.abc import Callable
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import check_local
 from keras_transformer.paths import check_name
+from keras_transformer.paths import descriptor_at
 from keras_transformer.paths import is_special
 
 _unfinished = set()  # files and folders that are being filled
@@ -22,7 +23,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
 
     It keeps the permissions of the file it replaces. A link stays a link, and
     what is not a regular file, such as a terminal or a pipe, is written to, as
-    is a file that is mounted by itself.
+    is a file that is mounted by itself, or open as `/dev/stdout`.
 
     Args:
         path: The file.
@@ -37,7 +38,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     """
     path = os.fsdecode(path)
     check_local(path)
-    if is_special(path):
+    if is_special(path) or descriptor_at(path) is not None:
         _fill(path, content)
         return
     path = os.path.realpath(path)
@@ -184,7 +185,9 @@ def _fill(path, content):
     if callable(content):
         content(path)
         return
-    with open(path, "wb") as file:
+    descriptor = descriptor_at(path)
+    # Opened by its name, a file that the shell has opened would be emptied.
+    with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
         file.write(content)
 
 

@@ -8,6 +8,10 @@ import re
 # The operating system would take these for folders on this machine.
 ADDRESS = re.compile(r"\w+://")
 
+# What this process has open, by number or by name.
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+
 # What a `pathlib.Path` of one is: it keeps no empty folder names. On Windows,
 # one letter is a drive.
 LOST_ADDRESS = re.compile(r"\w{2,}:/")
@@ -77,7 +81,7 @@ def check_file_to_write(path, overwrite: bool = False):
 
     To find out before hours of work rather than after.
     """
-    if is_special(path):
+    if is_special(path) or descriptor_at(path) is not None:
         return
     path = os.fspath(path)
     if os.path.isdir(os.path.realpath(path)):  # as "" is
@@ -112,6 +116,16 @@ def is_special(path):
     """Whether a device or a pipe is at the path: it is not replaced."""
     is_usual = os.path.isfile(path) or os.path.isdir(path)
     return os.path.exists(path) and not is_usual
+
+
+def descriptor_at(path) -> int | None:
+    """The descriptor that a path such as `/dev/stdout` names, or `None`.
+
+    The shell may have opened a file there, of which only a part is ours.
+    """
+    path = os.path.abspath(os.fsdecode(path))
+    number = DESCRIPTOR.fullmatch(path)
+    return int(number[1]) if number else STREAMS.get(path)
 
 
 def check_file(path) -> str:

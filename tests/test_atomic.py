@@ -21,6 +21,7 @@ from keras_transformer.paths import check_absent
 from keras_transformer.paths import check_file
 from keras_transformer.paths import check_file_to_write
 from keras_transformer.paths import check_replaceable
+from keras_transformer.paths import descriptor_at
 
 
 def test_a_link_stays_one(tmp_path):
@@ -152,6 +153,18 @@ def test_a_pipe_of_the_shell_is_written_to():
     os.close(write)
     with open(read, "rb") as file:
         assert file.read() == b"content"
+
+
+def test_what_the_shell_appends_to_is_not_replaced(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes(b"before\n")
+    with open(path, "ab") as file:  # as `>> log` opens it
+        name = f"/dev/fd/{file.fileno()}"
+        check_file_to_write(name)
+        write_file(name, b"content\n")
+    assert path.read_bytes() == b"before\ncontent\n"
+    assert descriptor_at("/dev/stdout") == 1
+    assert descriptor_at(path) is None
 
 
 def test_a_file_is_replaced_only_when_asked(tmp_path):
