@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from keras_transformer.checks import is_ordered
 from keras_transformer.paths import check_file
+from keras_transformer.paths import is_special
 from keras_transformer.pieces import check_encodable
 
 # In a short list of strings, one existing file is enough to tell paths from
@@ -112,14 +113,19 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
 
     Raises:
         ValueError: After the last pair, if one text has more lines; or if
-            both are the same iterator, which yields each line only once.
+            both are the same iterator or pipe, which gives each line once.
     """
+    names = name_of(source), name_of(target)
+    once = None
     if source is target and isinstance(source, Iterator):
+        once = type(source).__name__
+    elif _are_one_pipe(source, target):
+        once = f"pipe, {names[0]},"
+    if once:
         raise ValueError(
             "`source` and `target` must be two texts. Received: the same "
-            f"{type(source).__name__} for both, which gives each line once."
+            f"{once} for both, which gives each line once."
         )
-    names = name_of(source), name_of(target)
     # `None` where a text has ended.
     pairs = itertools.zip_longest(lines_of(source), lines_of(target))
     for count, pair in enumerate(pairs):
@@ -154,6 +160,16 @@ def read_pairs(source, target) -> list[list[str]]:
             f"Text must not be empty. Received: {name_of(source)}."
         )
     return [[*side] for side in zip(*pairs, strict=True)]
+
+
+def _are_one_pipe(source, target):
+    """Whether both are the same path, of what can be read only once."""
+    return (
+        all(isinstance(x, (str, os.PathLike)) for x in (source, target))
+        and is_special(source)
+        and is_special(target)
+        and os.path.samefile(source, target)
+    )
 
 
 def name_of(files_or_lines) -> str:

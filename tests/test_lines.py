@@ -4,12 +4,14 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from keras_transformer.lines import chunks
+from keras_transformer.lines import line_pairs
 from keras_transformer.lines import lines_of
 from keras_transformer.lines import read_lines
 from keras_transformer.lines import read_stream
@@ -49,6 +51,13 @@ def test_empty_lines_are_lines(write):
         "two",
         "",
     ]
+
+
+def test_a_pipe_is_not_two_texts(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="the same pipe, .*pipe, for both"):
+        next(line_pairs(pipe, str(pipe)))
 
 
 def test_last_line_needs_no_newline(write):
