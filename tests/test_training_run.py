@@ -969,6 +969,18 @@ def test_how_epochs_are_scored_may_be_said_later_and_not_changed(
             folder.check_same(settings(bleu=True, tokenize=tokenize), {})
 
 
+@pytest.mark.parametrize("part", ["checkpoints", "tensorboard/train"])
+def test_folders_of_another_user_are_found_first(monkeypatch, tmp_path, part):
+    folder = RunFolder(os.fspath(tmp_path))
+    os.makedirs(folder.path(part))
+    folder.check_writable()
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not path.endswith(part)
+    )
+    with pytest.raises(PermissionError, match=f"Cannot write in '.*{part}'"):
+        folder.check_writable()
+
+
 def test_an_empty_path_is_not_the_current_folder():
     for name in ("output", "tokenizer"):
         with pytest.raises(ValueError, match=f"`{name}` must be a path. Rec"):

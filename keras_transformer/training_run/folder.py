@@ -139,7 +139,9 @@ class RunFolder:
 
     def check_writable(self):
         """Raises `OSError` if nothing can be written there."""
-        for path in (self.output, self.path()):
+        folders = [self.output, self.path(), self.path(CHECKPOINTS)]
+        folders += [path for path, _, _ in os.walk(self.path(TENSORBOARD))]
+        for path in folders:  # another user may have begun the training
             check_folder_to_write(path)
 
     def check_same(self, settings: dict, data: dict) -> dict:
