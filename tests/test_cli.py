@@ -610,6 +610,21 @@ def test_arguments_are_translated(trained):
     assert result.output.split("\n") == [*trained.translator(texts), ""]
 
 
+def test_what_may_not_be_read_may_be_written(trained, monkeypatch, tmp_path):
+    output = tmp_path / "output"
+    output.touch()
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: mode != os.R_OK and access(path, mode)
+    )
+    result = run(
+        *("translate", trained.folder, "the cat"),
+        *("--output", output, "--overwrite"),
+    )
+    assert (result.code, result.output) == (0, "")
+    assert output.read_text().splitlines() == trained.translator(["the cat"])
+
+
 def test_standard_input_is_translated_line_by_line(trained):
     result = run(
         *("translate", trained.folder),
@@ -1165,16 +1180,18 @@ def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):
         )
 
 
-@pytest.mark.parametrize("options", [(), ("--scores",)])
-def test_a_line_stays_a_line(trained, monkeypatch, options):
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [((), "a\tb c "), (("--scores",), "0.0000\ta b c ")],
+)
+def test_a_line_stays_a_line(trained, monkeypatch, options, expected):
     def spelled_in_bytes(translator, texts, return_scores, **_):
-        found = ["a\nb" for _ in texts]
+        found = ["a\tb\nc\r" for _ in texts]
         return (found, np.zeros(len(found))) if return_scores else found
 
     monkeypatch.setattr(kt.Translator, "__call__", spelled_in_bytes)
     result = run("translate", trained.folder, *options, "cat", "dog")
-    lines = result.output.splitlines()
-    assert [line.split("\t")[-1] for line in lines] == ["a b"] * 2
+    assert result.output == f"{expected}\n" * 2
 
 
 def test_a_pipe_is_a_file_to_translate(trained, tmp_path):

@@ -12,12 +12,14 @@ from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorFolder
+from keras_transformer.cli.options import path_argument
+from keras_transformer.cli.options import path_option
 
 
 def align(
     folder: TranslatorFolder,
-    source: Annotated[Path, typer.Argument(help="Text file.")],
-    target: Annotated[Path, typer.Argument(help="Translation, line by line.")],
+    source: Annotated[Path, path_argument(help="Text file.")],
+    target: Annotated[Path, path_argument(help="Translation, line by line.")],
     pieces: Annotated[
         bool,
         typer.Option("--pieces", help="Print the pieces before the links."),
@@ -30,7 +32,7 @@ def align(
     ] = -1,
     picture: Annotated[
         Path | None,
-        typer.Option(help="File for a picture of the first line's weights."),
+        path_option(help="File for a picture of the first line's weights."),
     ] = None,
     overwrite: Overwrite = False,
     dtype: Dtype = None,

@@ -55,18 +55,19 @@ def output_lines(result, with_scores: bool = False):
     if not with_scores:
         for found in result:
             hypotheses = [found] if isinstance(found, str) else found
-            yield from (f"{_one_line(text)}\n" for text in hypotheses)
+            yield from (_spaced(text, "\n\r") + "\n" for text in hypotheses)
         return
     for found, found_scores in zip(result[0], result[1].tolist(), strict=True):
         if isinstance(found, str):
             found, found_scores = [found], [found_scores]
         for text, value in zip(found, found_scores, strict=True):
-            yield f"{value:.4f}\t{_one_line(text)}\n"
+            text = _spaced(text, "\n\r\t")
+            yield f"{value:.4f}\t{text}\n"
 
 
-def _one_line(text):
-    """Replaces newlines, which vocabularies with bytes can spell."""
-    return text.replace("\n", " ")
+def _spaced(text, separators):
+    """Replaces separators by spaces: vocabularies with bytes can spell them."""
+    return text.translate(dict.fromkeys(map(ord, separators), " "))
 
 
 def load(folder, dtype=None, is_much=False):

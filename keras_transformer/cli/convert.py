@@ -4,21 +4,20 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.streams import quiet_start
 
 
 def convert(
     source: Annotated[
         Path,
-        typer.Argument(
+        path_argument(
             metavar="FOLDER", help="Marian model in Hugging Face's format."
         ),
     ],
     output: Annotated[
-        Path, typer.Argument(help="Folder of the translator, to be written.")
+        Path, path_argument(help="Folder of the translator, to be written.")
     ],
     overwrite: Overwrite = False,
 ):

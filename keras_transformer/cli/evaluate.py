@@ -16,12 +16,14 @@ from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
+from keras_transformer.cli.options import path_argument
+from keras_transformer.cli.options import path_option
 
 
 def evaluate(
     folder: TranslatorOrFile,
-    source: Annotated[Path, typer.Argument(help="Text to translate.")],
-    target: Annotated[Path, typer.Argument(help="Reference translation.")],
+    source: Annotated[Path, path_argument(help="Text to translate.")],
+    target: Annotated[Path, path_argument(help="Reference translation.")],
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Ignore case.")
     ] = False,
@@ -34,7 +36,7 @@ def evaluate(
     ] = "13a",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File for the translations."),
+        path_option("--output", "-o", help="File for the translations."),
     ] = None,
     num_threads: NumThreads = None,
     num_workers: NumWorkers = None,

@@ -14,6 +14,7 @@ from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorFolder
 from keras_transformer.cli.options import given
+from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
 from keras_transformer.paths import check_absent
@@ -25,7 +26,7 @@ def export(
     folder: TranslatorFolder,
     output: Annotated[
         Path,
-        typer.Argument(
+        path_argument(
             help="Folder to write, whose name is a number for TF Serving, or "
             ".tflite file."
         ),

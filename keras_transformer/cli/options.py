@@ -12,17 +12,22 @@ from typer.core import TyperCommand
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.training_run.options import DtypePolicy
 
+# Paths are checked where they are used: typer would refuse to write what may
+# not be read.
+path_argument = functools.partial(typer.Argument, readable=False)
+path_option = functools.partial(typer.Option, readable=False)
+
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace existing output.")
 ]
 
 TranslatorFolder = Annotated[
-    Path, typer.Argument(help="Folder of a trained translator.")
+    Path, path_argument(help="Folder of a trained translator.")
 ]
 
 TranslatorOrFile = Annotated[
     Path,
-    typer.Argument(help="Folder of a trained translator, or .tflite file."),
+    path_argument(help="Folder of a trained translator, or .tflite file."),
 ]
 
 Dtype = Annotated[

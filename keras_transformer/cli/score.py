@@ -9,12 +9,13 @@ from keras_transformer.cli.command_io import check_pair_lengths
 from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import TranslatorFolder
+from keras_transformer.cli.options import path_argument
 
 
 def score(
     folder: TranslatorFolder,
-    source: Annotated[Path, typer.Argument(help="Text file.")],
-    target: Annotated[Path, typer.Argument(help="Translations to score.")],
+    source: Annotated[Path, path_argument(help="Text file.")],
+    target: Annotated[Path, path_argument(help="Translations to score.")],
     tokens: Annotated[
         bool,
         typer.Option("--tokens", help="Print the score of each token as well."),

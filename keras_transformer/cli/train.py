@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import path_argument
+from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import with_options
 from keras_transformer.cli.streams import quiet_start
 from keras_transformer.cli.watcher import end_at_once
@@ -20,14 +22,14 @@ from keras_transformer.training_run.options import TrainingOptions
 @with_options(TrainingOptions, "options")
 def train(
     source: Annotated[
-        Path, typer.Argument(help="Text file, one sentence per line.")
+        Path, path_argument(help="Text file, one sentence per line.")
     ],
     target: Annotated[
-        Path, typer.Argument(help="Its translation, line by line.")
+        Path, path_argument(help="Its translation, line by line.")
     ],
     validation: Annotated[
         tuple[Path, Path] | None,
-        typer.Option(
+        path_option(
             metavar="<source target>",
             help="Source and target files to validate with.",
         ),

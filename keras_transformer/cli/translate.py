@@ -23,6 +23,7 @@ from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
+from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import refuse
 
 
@@ -35,10 +36,10 @@ def translate(
         ),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option("--input", "-i", help="File to read.")
+        Path | None, path_option("--input", "-i", help="File to read.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write.")
+        Path | None, path_option("--output", "-o", help="File to write.")
     ] = None,
     min_length: Annotated[
         int,
@@ -61,7 +62,7 @@ def translate(
     ] = None,
     target_prefixes: Annotated[
         Path | None,
-        typer.Option(help="File with one such prefix per sentence."),
+        path_option(help="File with one such prefix per sentence."),
     ] = None,
     tokens_per_batch: Annotated[
         int | None,

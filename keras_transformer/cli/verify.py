@@ -14,6 +14,8 @@ from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorFolder
+from keras_transformer.cli.options import path_argument
+from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import set_search
 from keras_transformer.cli.streams import quiet_start
 from keras_transformer.signals import end_by_signal
@@ -24,11 +26,11 @@ def verify(
     folder: TranslatorFolder,
     exports: Annotated[
         list[Path],
-        typer.Argument(help="SavedModel folders and .tflite files."),
+        path_argument(help="SavedModel folders and .tflite files."),
     ],
     input: Annotated[
         Path | None,
-        typer.Option(
+        path_option(
             "--input", "-i", help="File to translate; by default piped in."
         ),
     ] = None,
@@ -42,7 +44,7 @@ def verify(
     ] = 0.01,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="File for the full report, as JSON."),
+        path_option("--json", help="File for the full report, as JSON."),
     ] = None,
     dtype: Dtype = None,
     overwrite: Overwrite = False,
