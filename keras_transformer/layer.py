@@ -11,8 +11,8 @@ class Freezable:
     Setting `trainable` also sets it for the parts of a layer, but Keras saves
     only the flag of the layer itself, and a loaded layer has new parts. So the
     configuration names, as `frozen`, the parts whose flag is not that of their
-    parent. Each is set once, when it exists: by `from_config` if `__init__` has
-    made it, otherwise by `build`. What a user sets in between stays.
+    parent. Each is set once: by `from_config` if the part exists by then,
+    otherwise by `build`. What a user sets in between stays.
 
     Args:
         frozen: Names of parts that are frozen although the layer around them
@@ -29,7 +29,7 @@ class Freezable:
                 f"'mixed_bfloat16'. Received: dtype={self.dtype_policy.name}. "
                 "To quantise, call `quantize('int8')` once it is built."
             )
-        self._pending_names = tuple(frozen)  # of parts that do not exist yet
+        self._pending_names = tuple(frozen)  # of parts to be set yet
         self._configured_ids = frozenset()  # of parts set by `from_config`
 
     def build(self, inputs_shape=None):
@@ -74,7 +74,7 @@ class Freezable:
         self._flip_pending()
 
     def _flip_pending(self):
-        """Gives each pending part that exists the flag its parent has not."""
+        """Sets pending parts that exist to the opposite of their parents."""
         found = set()
         for name, part, owner in parts_in(self):
             if name in self._pending_names:

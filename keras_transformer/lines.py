@@ -3,6 +3,7 @@
 import collections
 import itertools
 import os
+import stat
 from collections.abc import Iterable
 from collections.abc import Iterator
 
@@ -163,12 +164,13 @@ def read_pairs(source, target) -> list[list[str]]:
 
 
 def _are_one_pipe(source, target):
-    """Whether both are the same path, of what can be read only once."""
+    """Whether both are paths of the same pipe, such as `/dev/stdin`."""
     return (
         all(isinstance(x, (str, os.PathLike)) for x in (source, target))
         and is_special(source)
         and is_special(target)
         and os.path.samefile(source, target)
+        and stat.S_ISFIFO(os.stat(source).st_mode)
     )
 
 

@@ -9,7 +9,7 @@ import re
 ADDRESS = re.compile(r"\w+://")
 
 # What this process has open, by number or by name.
-DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 # What a `pathlib.Path` of one is: it keeps no empty folder names. On Windows,
@@ -81,7 +81,11 @@ def check_file_to_write(path, overwrite: bool = False):
 
     To find out before hours of work rather than after.
     """
-    if is_special(path) or descriptor_at(path) is not None:
+    descriptor = descriptor_at(path)
+    if descriptor is not None:
+        _check_open_to_write(path, descriptor)
+        return
+    if is_special(path):
         return
     path = os.fspath(path)
     if os.path.isdir(os.path.realpath(path)):  # as "" is
@@ -126,6 +130,16 @@ def descriptor_at(path) -> int | None:
     path = os.path.abspath(os.fsdecode(path))
     number = DESCRIPTOR.fullmatch(path)
     return int(number[1]) if number else STREAMS.get(path)
+
+
+def _check_open_to_write(path, descriptor):
+    """Raises `OSError` unless this process has it open to write."""
+    try:
+        os.write(descriptor, b"")
+    except OSError as error:
+        raise OSError(
+            error.errno, f"Not open to be written: {os.fspath(path)!r}."
+        ) from error
 
 
 def check_file(path) -> str:

@@ -165,6 +165,11 @@ def test_what_the_shell_appends_to_is_not_replaced(tmp_path):
     assert path.read_bytes() == b"before\ncontent\n"
     assert descriptor_at("/dev/stdout") == 1
     assert descriptor_at(path) is None
+    with (
+        open(path, "rb") as file,
+        pytest.raises(OSError, match="Not open to be written: '/dev/fd/"),
+    ):
+        check_file_to_write(f"/dev/fd/{file.fileno()}")
 
 
 def test_a_file_is_replaced_only_when_asked(tmp_path):

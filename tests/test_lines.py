@@ -1,6 +1,7 @@
 """What counts as a line, a path and text."""
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
@@ -53,11 +54,21 @@ def test_empty_lines_are_lines(write):
     ]
 
 
-def test_a_pipe_is_not_two_texts(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with pytest.raises(ValueError, match="the same pipe, .*pipe, for both"):
-        next(line_pairs(pipe, str(pipe)))
+def test_one_pipe_is_not_two_texts():
+    with contextlib.ExitStack() as stack:
+
+        def pipe_with(content):
+            read, write = os.pipe()
+            stack.callback(os.close, read)
+            os.write(write, content)
+            os.close(write)
+            return f"/dev/fd/{read}"
+
+        pipe = pipe_with(b"one\ntwo\n")
+        with pytest.raises(ValueError, match=f"same pipe, {pipe}, for both"):
+            next(line_pairs(pipe, Path(pipe)))
+        pairs = line_pairs(pipe_with(b"one\n"), pipe_with(b"eins\n"))
+        assert list(pairs) == [("one", "eins")]
 
 
 def test_last_line_needs_no_newline(write):

@@ -753,6 +753,7 @@ def test_a_loss_above_that_of_guessing_is_told(text, tmp_path):
         (np.log(vocabulary_size) - 0.1, False),
         (np.log(vocabulary_size) + 0.1, True),
         (np.inf, True),
+        (np.nan, False),  # not high, but unknown
     ):
         run.history.rows[-1]["loss"] = loss
         assert ("lower --learning-rate" in run.warning()) == told

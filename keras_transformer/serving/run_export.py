@@ -6,7 +6,6 @@ with `LiteRTTranslator`, which imports neither tensorflow nor Keras.
 """
 
 import contextlib
-import importlib
 import json
 import os
 import pathlib
@@ -23,12 +22,14 @@ class SavedModel:
         path: Folder of the SavedModel.
     """
 
-    # What it needs, whose import is not part of loading it.
-    modules = ("tensorflow", "tensorflow_text")
+    @staticmethod
+    def prepare():
+        """Imports what it needs, which is not part of loading it."""
+        import tensorflow  # noqa: F401
+        import tensorflow_text  # noqa: F401
 
     def __init__(self, path):
         import tensorflow as tf
-        import tensorflow_text  # noqa: F401 - its operations are in the graph
 
         try:  # kept, as it must live as long as its signatures
             self._loaded = tf.saved_model.load(path)
@@ -49,10 +50,12 @@ class SavedModel:
 class LiteRT:
     """Like `SavedModel`, of a LiteRT file."""
 
-    modules = (
-        "keras_transformer.serving.litert_translator",
-        "ai_edge_litert.interpreter",
-    )
+    @staticmethod
+    def prepare():
+        from keras_transformer.serving import litert_translator  # noqa: F401
+
+        with contextlib.suppress(ImportError):  # loading explains it
+            from ai_edge_litert import interpreter  # noqa: F401
 
     def __init__(self, path):
         from keras_transformer import LiteRTTranslator
@@ -84,9 +87,7 @@ def peak_bytes():
 def measure(format, path, lines):
     """Loads the export and translates the lines, after one to warm up."""
     kind = {"SavedModel": SavedModel, "LiteRT": LiteRT}[format]
-    for name in kind.modules:
-        with contextlib.suppress(ImportError):  # loading explains it
-            importlib.import_module(name)
+    kind.prepare()
     start = time.perf_counter()
     translate = kind(path)
     loaded = time.perf_counter()

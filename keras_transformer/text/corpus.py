@@ -15,7 +15,9 @@ ASSEMBLED_AT_ONCE = 2
 
 
 def length_buckets(max_length: int) -> list[int]:
-    """The lengths that batches are padded to: 4 apart, later about a quarter.
+    """The lengths that batches are padded to.
+
+    At first they are 4 apart; later each is about a quarter longer.
 
     Example:
     >>> length_buckets(64)
