@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from keras_transformer.checks import is_ordered
 from keras_transformer.paths import check_file
-from keras_transformer.paths import is_special
 from keras_transformer.pieces import check_encodable
 
 # In a short list of strings, one existing file is enough to tell paths from
@@ -165,10 +164,10 @@ def read_pairs(source, target) -> list[list[str]]:
 
 def _are_one_pipe(source, target):
     """Whether both are paths of the same pipe, such as `/dev/stdin`."""
+    texts = source, target
     return (
-        all(isinstance(x, (str, os.PathLike)) for x in (source, target))
-        and is_special(source)
-        and is_special(target)
+        all(isinstance(text, (str, os.PathLike)) for text in texts)
+        and all(map(os.path.exists, texts))
         and os.path.samefile(source, target)
         and stat.S_ISFIFO(os.stat(source).st_mode)
     )
