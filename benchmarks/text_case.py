@@ -5,6 +5,7 @@ and returns a list of strings. Every measurement has a process of its own, which
 runs this file and imports only what its engine needs.
 """
 
+import gc
 import importlib.util
 import json
 import os
@@ -228,6 +229,7 @@ def measure(
     engine = ENGINES[name](folder, search, **setting)
     engine.translate(texts)
     first_result_seconds = time.perf_counter() - start
+    gc.collect()  # else what loading has left may be collected in the call
     start = time.perf_counter()
     translations = engine.translate(texts)
     return {
