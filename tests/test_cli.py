@@ -238,7 +238,26 @@ def test_help_names_every_command():
 
 def test_without_a_command_help_is_shown():
     result = run()
-    assert "Usage: " in result.output + result.errors
+    assert (result.code, result.output) == (2, "")
+    assert "Usage: " in result.errors
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("tran", "No such command 'tran'.*"),
+        ("--vocabulary", "No such option:? .?--vocabulary.*"),
+        ("train", "Missing argument 'source'."),
+        ("train a b --foo 1", "No such option:? .?--foo.*"),
+        ("train a b --epochs two", "Invalid value for '--epochs': .*"),
+        ("train a b --output", "Option '--output' requires an argument."),
+        ("export a b --format onnx", "Invalid value for '--format': .*"),
+    ],
+)
+def test_what_cannot_be_parsed_is_one_line_that_names_the_help(typed, message):
+    result = run(*typed.split())
+    assert_is_one_line(result, rf"(?i:{message}) See `.*keras.transformer.*`\.")
+    assert "?." not in result.errors
 
 
 def test_version():

@@ -52,9 +52,11 @@ ERRORS = (
     ValueError,
 )
 
+# What the parser of the command line raises; typer exports this class of it.
+UsageError = typer.BadParameter.__base__
+
 app = typer.Typer(
     name="keras-transformer",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -70,7 +72,9 @@ def main():
         return app()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        _run()
+        code = _run()
+    except UsageError as error:
+        _end_with(_with_hint(error))
     except ModuleNotFoundError as error:
         if error.name in EXTRAS:
             extra = EXTRAS[error.name]
@@ -85,13 +89,23 @@ def main():
         if not tensorflow or not isinstance(error, tensorflow.errors.OpError):
             raise
         _end_with(_reason(error.message) or type(error).__name__)
+    sys.exit(code)
 
 
 def _run():
+    """Runs the command and returns its exit code; `None` is 0."""
     try:
-        app()
+        return app(standalone_mode=False)
     finally:
         sys.stdout.flush()  # else Python does on exit, with a traceback
+
+
+def _with_hint(error):
+    """The message of a `UsageError`, and where help is."""
+    command = error.ctx.command_path if error.ctx else app.info.name
+    message = error.format_message()
+    end = "" if message.endswith((".", "?")) else "."
+    return f"{message}{end} See `{command} --help`."
 
 
 def _reason(message):
@@ -115,6 +129,7 @@ def _end_with(error):
 
 @app.callback(invoke_without_command=True)
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.")
     ] = False,
@@ -127,6 +142,9 @@ def options(
     if version:
         print(f"keras-transformer {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help(), file=sys.stderr)
+        raise typer.Exit(2)
 
 
 command = functools.partial(app.command, cls=CommandWithHeadings)
