@@ -26,6 +26,7 @@ import tensorflow as tf
 import typer
 
 import keras_transformer as kt
+from keras_transformer import atomic
 from keras_transformer import cli
 from keras_transformer import lines as lines_module
 from keras_transformer import transformer
@@ -1530,6 +1531,21 @@ def test_export_to_litert_refuses_bpe_text(trained, tmp_path):
     assert result.code == 2
     assert "`--no-text`" in result.errors
     assert os.listdir(tmp_path) == []
+
+
+def test_a_litert_file_may_go_into_a_pipe(trained, monkeypatch):
+    read, write = os.pipe()
+    pipe = f"/dev/fd/{write}"
+
+    def export(translator, path, **options):
+        atomic.write_file(path, b"LiteRT")
+
+    monkeypatch.setattr(kt.Translator, "export_litert", export)
+    result = run("export", trained.folder, pipe, "--format", "litert")
+    os.close(write)
+    assert result.code == 0, result.errors
+    with open(read, "rb") as file:
+        assert file.read() == b"LiteRT"
 
 
 def test_export_leaves_what_is_there(trained, tmp_path):

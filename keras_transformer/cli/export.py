@@ -18,6 +18,7 @@ from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
 from keras_transformer.paths import check_absent
+from keras_transformer.paths import check_file_to_write
 from keras_transformer.signals import end_by_signal
 from keras_transformer.signals import signals_handled
 
@@ -105,7 +106,8 @@ def export(
         screening=screening,
     )
     _check_options(format, dtype, litert_options, search_options)
-    check_absent(output, overwrite)
+    check = check_file_to_write if format == "litert" else check_absent
+    check(output, overwrite)
     with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
         translator = load(folder, dtype)
         set_search(translator, search_options)
