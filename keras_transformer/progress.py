@@ -49,3 +49,29 @@ def tracked(items, description: str, verbose):
         disable=not verbose or not console.is_terminal,
         transient=True,
     )
+
+
+def batch_bar(is_shown: bool):
+    """Makes a bar for training, whose tasks have a field `results`.
+
+    Args:
+        is_shown: Whether to show it where there is a terminal.
+
+    Returns:
+        A `rich.progress.Progress`.
+    """
+    import rich.console
+    import rich.progress
+
+    console = rich.console.Console(stderr=True)
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(bar_width=16),  # leaves room for results
+        rich.progress.MofNCompleteColumn(),
+        rich.progress.TimeRemainingColumn(compact=True),
+        rich.progress.TextColumn("{task.fields[results]}"),
+        console=console,
+        disable=not is_shown or not console.is_terminal,
+        refresh_per_second=4,
+        transient=True,
+    )

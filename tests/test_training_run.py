@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -228,6 +229,30 @@ def test_curves_leave_out_what_is_not_known(tmp_path):
         ("training", (1, 2), (3.0, 2.0)),
         ("validation", (1, 2), (4.0, 3.5)),
     ]
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_the_progress_of_an_epoch_is_one_line_and_counts_what_was_done(
+    monkeypatch, capsys, is_shown
+):
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}
+    for name, value in terminal.items():
+        monkeypatch.setenv(name, value)
+    progress = callbacks.BatchProgress(16_000, is_shown)
+    with progress.of_epoch(15_997):
+        progress.on_train_batch_end(0, {"loss": 4.1234, "perplexity": 123.45})
+        progress.bar.refresh()
+        assert not progress.bar.finished
+        for batch in (1, 2):
+            progress.on_train_batch_end(batch, {"loss": 4.0})
+        print("after the last batch", file=sys.stderr)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    *lines, last, end = re.split(r"[\r\n]+", shown)
+    assert (last, end) == ("after the last batch", "")
+    assert all(len(line) <= 80 for line in lines)
+    pattern = r"Training .* 15998/16000 .*loss 4\.123, perplexity 123\.[45] *"
+    found = [line for line in lines if re.fullmatch(pattern, line)]
+    assert bool(found) == bool(lines) == is_shown
 
 
 def test_events_are_written_whatever_a_folder_is_called(tmp_path):

@@ -1,5 +1,6 @@
 """What happens between batches and at the end of epochs."""
 
+import contextlib
 import math
 
 import keras
@@ -9,6 +10,7 @@ from keras_transformer.batches import first_of
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
 from keras_transformer.picture import can_draw
+from keras_transformer.progress import batch_bar
 from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
@@ -44,6 +46,38 @@ class OneTraining(keras.callbacks.CallbackList):
 
     def on_train_end(self, logs=None):
         pass
+
+
+class BatchProgress(keras.callbacks.Callback):
+    """Shows how far an epoch is, in one line of the terminal.
+
+    Keras's own bar does not fit into 80 columns: there, each of its updates is
+    a new line. And it does not count what came before a resumed epoch.
+
+    Args:
+        num_batches: Batches of an epoch.
+        is_shown: Whether this process shows it.
+    """
+
+    def __init__(self, num_batches: int, is_shown: bool):
+        super().__init__()
+        self.num_batches = num_batches
+        self.is_shown = is_shown
+
+    @contextlib.contextmanager
+    def of_epoch(self, done: int):
+        """Shows the bar of an epoch of which some batches are done."""
+        with batch_bar(self.is_shown) as self.bar:
+            self.task = self.bar.add_task(
+                "Training", completed=done, total=self.num_batches, results=""
+            )
+            yield
+
+    def on_train_batch_end(self, batch, logs=None):
+        results = (f"{name} {value:.4g}" for name, value in logs.items())
+        self.bar.update(self.task, advance=1, results=", ".join(results))
+        if self.bar.finished:
+            self.bar.stop()  # before the epoch's results are printed
 
 
 class SaveTranslator(keras.callbacks.Callback):

@@ -10,6 +10,7 @@ from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.extras import not_installed
 from keras_transformer.picture import can_draw
 from keras_transformer.training import WeightAveraging
+from keras_transformer.training_run.callbacks import BatchProgress
 from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import EarlyStopping
 from keras_transformer.training_run.callbacks import Logs
@@ -71,8 +72,11 @@ class Fitting:
         model = self.translator.model
         model.stop_training = False
         with Interrupt(self.distribution.num_processes > 1) as interrupt:
+            progress = BatchProgress(
+                self.data.num_batches, self.distribution.is_chief
+            )
             callbacks = OneTraining(
-                self._callbacks(checkpoint, history, interrupt),
+                [progress, *self._callbacks(checkpoint, history, interrupt)],
                 add_history=True,
                 add_progbar=True,
                 model=model,
@@ -90,7 +94,7 @@ class Fitting:
                 if stop:
                     break
                 skip = checkpoint.batch if epoch == checkpoint.epoch else 0
-                self._fit_epoch(epoch, skip, callbacks)
+                self._fit_epoch(epoch, skip, callbacks, progress)
                 if self.distribution.agrees_to_stop(
                     bool(interrupt.requested),
                     (epoch + 1) * self.data.num_batches,
@@ -105,25 +109,25 @@ class Fitting:
                 file=sys.stderr,
             )
 
-    def _fit_epoch(self, epoch, skip, callbacks):
+    def _fit_epoch(self, epoch, skip, callbacks, progress):
         """Trains on the batches of an epoch after the first `skip`."""
         data = self.data
-        verbose = 0
-        if self.distribution.is_chief:
-            verbose = 1 if sys.stdout.isatty() else 2
+        # A line for each epoch: the batches have a bar of their own.
+        verbose = 2 if self.distribution.is_chief else 0
         steps = data.num_batches - skip
         callbacks.set_params(
             {"verbose": verbose, "epochs": data.num_epochs, "steps": steps}
         )
-        self.translator.model.fit(
-            data.corpus.stretch(
-                self.options.seed, epoch * data.num_batches + skip, steps
-            ),
-            validation_data=data.validation,
-            initial_epoch=epoch,
-            epochs=epoch + 1,
-            callbacks=callbacks,
-        )
+        with progress.of_epoch(skip):
+            self.translator.model.fit(
+                data.corpus.stretch(
+                    self.options.seed, epoch * data.num_batches + skip, steps
+                ),
+                validation_data=data.validation,
+                initial_epoch=epoch,
+                epochs=epoch + 1,
+                callbacks=callbacks,
+            )
 
     def _announce(self, checkpoint, has_ended):
         """Says where training is, on what, and if it ends before the peak."""
