@@ -101,3 +101,16 @@ def wait_for(other, x):
 
     with tf.control_dependencies([other]):
         return tf.identity(x)
+
+
+def after(tensors):
+    """Where operations that are made wait for tensors, in a TensorFlow graph.
+
+    Args:
+        tensors: List of tensors.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    return tf.control_dependencies(tensors)

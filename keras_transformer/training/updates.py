@@ -15,6 +15,7 @@ from keras_transformer.tensorflow_only.adam import update_by_adam
 from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.devices import update_on_devices
+from keras_transformer.tensorflow_only.graphs import after
 
 # The ranges of options of Keras's optimizers, which checks few of them.
 WHOLE = ("gradient_accumulation_steps", "ema_overwrite_frequency", "ns_steps")
@@ -31,7 +32,7 @@ class Updates:
     all of it, which is used for float32 weights; everything else is left to
     Keras.
 
-    It differs from Keras in three points:
+    It differs from Keras in four points:
 
     - With `gradient_accumulation_steps` a schedule counts updates, not
       batches.
@@ -41,6 +42,9 @@ class Updates:
     - On several devices of a `tf.distribute` strategy it clips and accumulates
       the sum of their gradients, with the same result as on one device. Keras
       clips those of each device, and cannot accumulate them.
+    - The end of a dataset of unknown length is not an update. TensorFlow finds
+      it in a step of which it computes all that needs no data: Keras counts an
+      update there, and forgets what it has accumulated.
 
     A subclass provides three methods: `_moments` and `_decay_of` of a weight,
     and `_constants` of an update by Adam.
@@ -74,6 +78,12 @@ class Updates:
         if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
             return rate(self.iterations)  # of updates; Keras: of batches
         return super()._get_current_learning_rate()
+
+    def apply(self, grads, trainable_variables=None):
+        # One gradient, not all: memory of the others is free once applied.
+        of_data = [gradient for gradient in grads if gradient is not None]
+        with after(of_data[-1:]):
+            super().apply(grads, trainable_variables)
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         devices = replica_context()

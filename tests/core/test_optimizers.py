@@ -173,6 +173,37 @@ def test_a_schedule_counts_updates_not_batches(make):
     assert found == expected
 
 
+@each_optimizer
+@pytest.mark.parametrize("steps", [None, 3])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_the_end_of_data_of_unknown_length_is_no_update(make, steps):
+    outputs = np.linspace(-1, 1, len(NUMBERS))[:, None]
+
+    def batches():
+        for first in range(0, len(NUMBERS), 8):
+            batch = slice(first, first + 8)
+            yield NUMBERS[batch], outputs[batch]
+
+    def variables(*data, **options):
+        keras.utils.set_random_seed(2)
+        model = keras.Sequential([keras.layers.Dense(1)])
+        optimizer = make(schedule(), gradient_accumulation_steps=steps)
+        model.compile(optimizer, "mse", **COMPILE)
+        for _ in range(2):  # epochs of 8 batches
+            given = data or [batches()]
+            model.fit(*given, **options, shuffle=False, verbose=0)
+        return [
+            keras.ops.convert_to_numpy(variable)
+            for variable in [*optimizer.variables, *model.weights]
+        ]
+
+    found = variables()
+    expected = variables(NUMBERS, outputs, batch_size=8)
+    assert found[0] == expected[0] == 16  # iterations
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
 class OneHotEmbedding(keras.layers.Embedding):
     """An embedding whose gradient is a matrix, not a list of rows."""
 
