@@ -39,7 +39,8 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     path = os.fsdecode(path)
     check_local(path)
     if is_special(path) or descriptor_at(path) is not None:
-        _fill(path, content)
+        with _errors_naming(path):
+            _fill(path, content)
         return
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
@@ -52,9 +53,10 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     try:
         if mode is None:
             mode = _mode_of(partial)
-        _fill(partial, content)
-        with open(partial, "r+b") as file:
-            os.fsync(file.fileno())
+        with _errors_naming(path):
+            _fill(partial, content)
+            with open(partial, "r+b") as file:
+                os.fsync(file.fileno())
         os.chmod(partial, mode)  # a library may have made a file of its own
         if check is not None:
             check()
@@ -113,7 +115,8 @@ def new_folder(path, check: Callable):
     os.mkdir(partial)
     _unfinished.add(partial)
     try:
-        yield partial
+        with _errors_naming(path):
+            yield partial
         check()
         mode = _mode_of(path)
         if mode is not None:
@@ -189,6 +192,17 @@ def _fill(path, content):
     # Opened by its name, a file that the shell has opened would be emptied.
     with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
         file.write(content)
+
+
+@contextlib.contextmanager
+def _errors_naming(path):
+    """Gives the name to errors of the system without one, as of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _clean_up(partial):

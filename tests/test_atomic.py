@@ -238,6 +238,22 @@ def test_a_file_that_is_mounted_is_written_to(tmp_path, monkeypatch):
     assert kept.read_bytes() == b"newer"
 
 
+def test_an_error_names_what_was_to_be_written(tmp_path):
+    def fill_disk(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = str(tmp_path / "file")
+    with pytest.raises(OSError, match="No space left") as of_a_file:
+        write_file(path, fill_disk)
+    with pytest.raises(OSError, match="No space left") as of_a_folder:
+        with new_folder(path, lambda: None) as folder:
+            fill_disk(folder)
+    for raised in (of_a_file, of_a_folder):
+        assert raised.value.errno == errno.ENOSPC
+        assert raised.value.filename == path
+    assert not os.listdir(tmp_path)
+
+
 @pytest.mark.parametrize(
     "path",
     [

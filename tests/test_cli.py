@@ -528,6 +528,22 @@ def test_interrupt_of_the_terminal_stops_training(text, tmp_path):
     assert len(kt.Translator.load(folder)(["the cat"])) == 1
 
 
+def test_an_error_that_cannot_be_printed_has_the_same_code(monkeypatch):
+    class FullDisk(io.StringIO):
+        def write(self, text=""):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        flush = write
+
+    command = ["keras-transformer", "score", "missing", "a", "b"]
+    monkeypatch.setattr(sys, "argv", command)
+    with contextlib.redirect_stderr(FullDisk()) as messages:
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        assert sys.stderr is messages
+    assert end.value.code == 2
+
+
 # Errors of training
 
 

@@ -16,6 +16,7 @@ from keras_transformer.cli.options import CommandWithHeadings
 from keras_transformer.cli.options import with_search_options
 from keras_transformer.cli.score import score
 from keras_transformer.cli.streams import forget_output
+from keras_transformer.cli.streams import messages_may_be_lost
 from keras_transformer.cli.streams import open_closed_streams
 from keras_transformer.cli.streams import write_utf_8
 from keras_transformer.cli.train import train
@@ -67,6 +68,11 @@ def main():
     """Runs the command; user errors are one line and exit code 2."""
     open_closed_streams()
     write_utf_8()
+    with messages_may_be_lost():
+        _run_and_report()
+
+
+def _run_and_report():
     if "--traceback" in sys.argv:
         sys.argv.remove("--traceback")
         return app()

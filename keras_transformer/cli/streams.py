@@ -24,6 +24,35 @@ def write_utf_8():
         sys.stdout.reconfigure(encoding="utf-8")
 
 
+@contextlib.contextmanager
+def messages_may_be_lost():
+    """Lets nothing end because a message about it cannot be written.
+
+    Standard error may be a full disk, or a pipe whose reader is gone.
+    """
+    with contextlib.redirect_stderr(_Messages(sys.stderr)):
+        yield
+
+
+class _Messages:
+    """A stream that drops what cannot be written."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+    def write(self, text):
+        with contextlib.suppress(OSError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self):
+        with contextlib.suppress(OSError):
+            self.stream.flush()
+
+
 def forget_output():
     """Drops what standard output does not accept.
 
