@@ -3,12 +3,14 @@
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Callable
 
+from keras_transformer.lock import lock
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import check_local
 from keras_transformer.paths import check_name
@@ -95,6 +97,8 @@ def _write_over(path, partial):
 def new_folder(path, check: Callable):
     """Yields a folder to fill, which becomes `path` if the block succeeds.
 
+    Then it also removes what processes that were killed have left of theirs.
+
     Args:
         path: The folder to be. What is there is replaced; a link stays one.
         check: Called before and after the block; raises if it may not be:
@@ -114,7 +118,9 @@ def new_folder(path, check: Callable):
     partial = _beside(path)
     os.mkdir(partial)
     _unfinished.add(partial)
+    descriptor = os.open(partial, os.O_RDONLY)
     try:
+        lock(descriptor, wait=False)
         with _errors_naming(path):
             yield partial
         check()
@@ -126,10 +132,13 @@ def new_folder(path, check: Callable):
             _replace_folder(partial, path)
         else:
             os.rename(partial, path)
+        with contextlib.suppress(OSError):  # as of a parent not to be read
+            _remove_abandoned(path)
     except BaseException:
         _clean_up(partial)
         raise
     finally:
+        os.close(descriptor)
         _unfinished.discard(partial)
 
 
@@ -182,6 +191,21 @@ def _replace_folder(new, path):
     finally:
         if os.path.exists(path):
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_abandoned(path):
+    """Removes unfinished folders that no process fills any more."""
+    parent = os.path.dirname(path)
+    names = re.compile(rf"{re.escape(_hidden(path))}\.[0-9a-f]{{8}}")
+    for name in filter(names.fullmatch, os.listdir(parent)):
+        partial = os.path.join(parent, name)
+        with contextlib.suppress(OSError):  # it is in use, or another's
+            descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if lock(descriptor, wait=False):
+                    shutil.rmtree(partial)
+            finally:
+                os.close(descriptor)
 
 
 def _fill(path, content):

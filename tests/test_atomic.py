@@ -322,6 +322,25 @@ def test_what_is_unfinished_can_be_removed(tmp_path, monkeypatch):
     assert left == os.listdir(tmp_path) == []
 
 
+def test_what_was_killed_is_removed_and_what_is_being_filled_is_not(tmp_path):
+    path = tmp_path / "model"
+    killed = [tmp_path / ".model.0123abcd", tmp_path / ".other.0123abcd"]
+    for folder in killed:
+        folder.mkdir()
+        (folder / "part").write_bytes(b"part")
+    (tmp_path / ".model.89abcdef").write_bytes(b"no folder")
+    kept = [".model.89abcdef", ".other.0123abcd", "model"]
+    with new_folder(path, lambda: None):
+        with pytest.raises(InterruptedError), new_folder(path, lambda: None):
+            raise InterruptedError  # and so may fail the next one too
+        assert killed[0].exists()
+        with new_folder(path, lambda: None):
+            pass
+        (filled,) = {*os.listdir(tmp_path)} - {*kept}
+    assert sorted(os.listdir(tmp_path)) == kept
+    assert filled.startswith(".model.")
+
+
 def test_signals_that_are_ignored_stay_so():
     """As `nohup` leaves them, for programs to go on without a terminal."""
     numbers = signal.SIGHUP, signal.SIGTERM
