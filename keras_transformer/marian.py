@@ -90,11 +90,7 @@ def translator_from_marian(folder) -> Translator:
         weights,
         config,
         _rows(tokenizer.pieces, ids),
-        _rows(
-            target_tokenizer.pieces,
-            target_ids,
-            config.get("decoder_start_token_id"),
-        ),
+        _rows(target_tokenizer.pieces, target_ids, _start(config)),
     )
     for kind, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         for number, layer in enumerate(stack.layers):
@@ -156,14 +152,14 @@ class _Weights:
             )
         self._order = np.arange(hidden_dim).reshape((2, -1)).T.ravel()
         self.path = os.path.join(folder, SAFETENSORS)
-        if os.path.exists(self.path):
+        if os.path.isfile(self.path):
             try:
                 self._arrays = safetensors.numpy.load_file(self.path)
             except safetensors.SafetensorError as error:
                 raise ValueError(f"{self.path} is damaged: {error}") from error
         else:
             self.path = os.path.join(folder, TORCH)
-            if not os.path.exists(self.path):
+            if not os.path.isfile(self.path):
                 raise FileNotFoundError(
                     f"There must be a {SAFETENSORS} or a {TORCH} with all "
                     f"weights. Received: neither in {folder!r}."
@@ -262,8 +258,10 @@ def _torch_arrays(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: x.float().numpy() for name, x in tensors.items()}
     except Exception as error:  # of many kinds
+        # Its message may advise to run whatever code is in the file.
         raise ValueError(
-            f"{path} must hold the weights of a model. Received: {error}"
+            f"{path} must hold the weights of a model and nothing else. "
+            "Received: what torch.load refuses, as a damaged file."
         ) from error
 
 
@@ -341,14 +339,26 @@ def _ties_output(config):
     )
 
 
+def _start(config):
+    """The id of the first token of a target, `None` for that of padding."""
+    name = "decoder_start_token_id"
+    if name in config:
+        _check_id(config[name], config.path, name)
+    return config.get(name)
+
+
+def _check_id(row, path, name):
+    if type(row) is not int or row < 0:
+        raise ValueError(
+            f"{path} must have whole numbers of at least 0 as ids. Received: "
+            f"{row!r} for {name!r}."
+        )
+
+
 def _rows(pieces, ids, start=None):
     """The row of each piece in the matrices of a folder, -1 if it has none."""
     for piece, row in ids.items():
-        if type(row) is not int or row < 0:
-            raise ValueError(
-                f"{ids.path} must have whole numbers of at least 0 as ids. "
-                f"Received: {row!r} for {piece!r}."
-            )
+        _check_id(row, ids.path, piece)
     rows = np.array([ids.get(piece, -1) for piece in pieces])
     rows[PAD_TOKEN_ID] = ids["<pad>"]
     rows[START_TOKEN_ID] = ids["<pad>"] if start is None else start

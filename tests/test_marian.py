@@ -390,6 +390,8 @@ def damaged(folder, name, **values):
         ("vocab.json", {"<unk>": ...}, "vocab.json must .*: no <unk> in it"),
         ("vocab.json", {"e": "5"}, "vocab.json must .* whole .*: '5' for 'e'"),
         ("vocab.json", {"e": -2}, "of at least 0 as ids. Received: -2 for 'e'"),
+        ("config.json", {"decoder_start_token_id": "x"}, "config.*: 'x' for"),
+        ("config.json", {"decoder_start_token_id": -7}, "-7 for 'decoder_st"),
         (
             "config.json",
             {
@@ -410,7 +412,7 @@ def test_what_is_no_such_model_is_named(tmp_path, name, values, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content", [b"junk", "no weights"])
+@pytest.mark.parametrize("content", [b"junk", b"", "no weights"])
 def test_weights_of_torch_are_read_or_named(tmp_path, content):
     torch = pytest.importorskip("torch")
     folder = tmp_path / "marian"
@@ -420,11 +422,12 @@ def test_weights_of_torch_are_read_or_named(tmp_path, content):
     path = folder / "pytorch_model.bin"
     torch.save({name: torch.tensor(x) for name, x in weights.items()}, path)
     assert kt.Translator.from_marian(folder)(TEXTS) == expected
-    if content == b"junk":
+    if isinstance(content, bytes):
         path.write_bytes(content)
     else:
         torch.save([content], path)
-    with pytest.raises(ValueError, match="must hold the weights of a model"):
+    message = "must hold the weights of a model .* refuses, as a damaged file.$"
+    with pytest.raises(ValueError, match=message):
         kt.Translator.from_marian(folder)
 
 
@@ -437,6 +440,9 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="model.safetensors is damaged"):
         kt.Translator.from_marian(folder)
     (folder / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="pytorch_model.bin"):
+        kt.Translator.from_marian(folder)
+    (folder / "model.safetensors").mkdir()  # a folder is no file either
     with pytest.raises(FileNotFoundError, match="pytorch_model.bin"):
         kt.Translator.from_marian(folder)
     (folder / "pytorch_model.bin").write_bytes(b"junk")
