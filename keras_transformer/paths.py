@@ -14,7 +14,7 @@ STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 # What a `pathlib.Path` of one is: it keeps no empty folder names. On Windows,
 # one letter is a drive.
-LOST_ADDRESS = re.compile(r"\w{2,}:/")
+LOST_ADDRESS = re.compile(r"(\w{2,}:)//?")
 
 
 def fingerprint(path) -> str:
@@ -30,10 +30,12 @@ def is_address(path) -> bool:
 
 def check_local(path):
     """Raises `ValueError` if the path is an address, such as `gs://`."""
-    if LOST_ADDRESS.match(os.fsdecode(path)):
+    path = os.fsdecode(path)
+    if LOST_ADDRESS.match(path):
+        typed = LOST_ADDRESS.sub(r"\1//", path, count=1)
         raise ValueError(
-            "The path must be on this machine's file system. "
-            f"Received: {os.fspath(path)!r}."
+            "The path must be on this machine's file system. Received: "
+            f"{typed!r}."
         )
 
 

@@ -481,8 +481,8 @@ class Translator:
         - `translate_text`: `text` string `(1,)` -> `translation` string `(1,)`,
           `score` float32 `(1,)`. One text, as LiteRT joins pieces to one string
           only. Needs the operations of tensorflow-text.
-        - `translate_ids`: `source_ids` int32 `(B, S)` -> `target_ids` int32
-          `(B, T)`, `score` float32 `(B,)`.
+        - `translate_ids`: `source_ids` int32 `(B, S)`, `S` at least 1 ->
+          `target_ids` int32 `(B, T)`, `score` float32 `(B,)`.
         - `encode`: `source_ids` -> `encoded_keys` and `encoded_values` float32
           `(L, B, N, S, H)`, one of the `L` layers after another.
         - `decode_step`: `token_ids` int32 `(B,)`, `position` int32 `(1,)`,

@@ -261,6 +261,8 @@ def _measured(export, lines):
         measured = json.loads(result.read_text("utf-8"))
     if "error" in measured:
         name, message = measured["error"]
+        if export.path not in message:  # as of text too long for it
+            message = f"{export.path}: {message}"
         raise ERRORS.get(name, ValueError)(message)
     return measured
 

@@ -480,7 +480,7 @@ def test_missing_package_is_named(small, tmp_path, monkeypatch):
         " open(sys.argv[2], 'w'))"
     )
     monkeypatch.setattr(verify, "PROGRAM", program)
-    with pytest.raises(ImportError, match="x needs y"):
+    with pytest.raises(ImportError, match=f"{small.saved_model}: x needs y"):
         kt.verify_export(small.translator, small.saved_model, LINES)
 
 
