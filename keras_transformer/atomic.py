@@ -120,7 +120,8 @@ def new_folder(path, check: Callable):
     _unfinished.add(partial)
     descriptor = os.open(partial, os.O_RDONLY)
     try:
-        lock(descriptor, wait=False)
+        with contextlib.suppress(OSError):  # of a file system without locks
+            lock(descriptor, wait=False)
         with _errors_naming(path):
             yield partial
         check()

@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from keras_transformer import lock
 from keras_transformer import signals
 from keras_transformer.atomic import new_folder
 from keras_transformer.atomic import remove
@@ -339,6 +340,17 @@ def test_what_was_killed_is_removed_and_what_is_being_filled_is_not(tmp_path):
         (filled,) = {*os.listdir(tmp_path)} - {*kept}
     assert sorted(os.listdir(tmp_path)) == kept
     assert filled.startswith(".model.")
+
+
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    (tmp_path / ".model.0123abcd").mkdir()
+    with new_folder(tmp_path / "model", lambda: None):
+        pass
+    assert sorted(os.listdir(tmp_path)) == [".model.0123abcd", "model"]
 
 
 def test_signals_that_are_ignored_stay_so():
