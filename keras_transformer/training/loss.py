@@ -369,8 +369,9 @@ def _with_labels(gradient, ids, values):
         )
         return ops.where(is_label, ops.expand_dims(values, -1), gradient)
     rows = _rows(gradient)  # (B T, V)
-    ids = ops.reshape(ids, (-1, 1))
-    index = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype="int32"), 1)
+    # Int64: TensorFlow counts entries of all rows in the dtype of the indices.
+    ids = ops.cast(ops.reshape(ids, (-1, 1)), "int64")
+    index = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype="int64"), 1)
     rows = ops.scatter_update(
         rows, ops.concatenate([index, ids], axis=1), ops.reshape(values, (-1,))
     )

@@ -194,6 +194,19 @@ def test_loss_of_half_precision_logits_is_float32(dtype):
     assert keras.backend.standardize_dtype(slope.dtype) == dtype
 
 
+@tensorflow_only
+def test_entries_of_logits_are_counted_in_64_bits():
+    """There may be more than 2^31; TensorFlow counts in the indices' dtype."""
+    slope = gradient(lambda z: ops.sum(smoothed_crossentropy(LABELS, z)))
+    graph = traced(slope).get_concrete_function(random_logits()).graph
+    types = {
+        operation.get_attr("Tindices").name
+        for operation in graph.get_operations()
+        if operation.type == "TensorScatterUpdate"
+    }
+    assert types == {"int64"}
+
+
 def test_loss_of_extreme_logits_is_finite():
     loss = kt.LabelSmoothedCrossentropy(0.1)
     logits = random_logits(scale=1e4)
