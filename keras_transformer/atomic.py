@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import stat
 import tempfile
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from keras_transformer.paths import check_local
 from keras_transformer.paths import check_name
 from keras_transformer.paths import descriptor_at
 from keras_transformer.paths import is_special
+from keras_transformer.signals import signals_delayed
 
 _unfinished = set()  # files and folders that are being filled
 
@@ -154,6 +156,17 @@ def temporary_folder():
             _unfinished.discard(folder)
 
 
+def end_by_signal(number, frame):
+    """Ends the process, and leaves nothing half written.
+
+    As soon as Python runs again: what TensorFlow computes in C++ is finished
+    first. Not by an exception, which TensorFlow would turn into an error if it
+    came in the middle of a graph.
+    """
+    remove_unfinished()
+    os._exit(128 + number)
+
+
 def remove_unfinished():
     """Removes unfinished files and folders, before the process ends."""
     for partial in [*_unfinished]:
@@ -176,19 +189,21 @@ def remove(path):
 def _replace_folder(new, path):
     """Renames a folder to that of another, which is removed if this succeeds.
 
-    In two steps: Python has no function for one.
+    In two steps, between which no signal may end the process: Python has no
+    function for one.
     """
     old = tempfile.mkdtemp(
         prefix=f"{_hidden(path)}.old.", dir=os.path.dirname(path)
     )
     kept = os.path.join(old, os.path.basename(path))
     try:
-        os.rename(path, kept)
-        try:
-            os.rename(new, path)
-        except BaseException:
-            os.rename(kept, path)
-            raise
+        with signals_delayed(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.rename(path, kept)
+            try:
+                os.rename(new, path)
+            except BaseException:
+                os.rename(kept, path)
+                raise
     finally:
         if os.path.exists(path):
             shutil.rmtree(old, ignore_errors=True)

@@ -1,11 +1,8 @@
 """What signals do to this process."""
 
 import contextlib
-import os
 import signal
 import threading
-
-from keras_transformer.atomic import remove_unfinished
 
 
 @contextlib.contextmanager
@@ -27,12 +24,17 @@ def signals_handled(handler, *numbers):
             signal.signal(number, old or signal.SIG_DFL)
 
 
-def end_by_signal(number, frame):
-    """Ends the process, and leaves nothing half written.
+@contextlib.contextmanager
+def signals_delayed(*numbers):
+    """Lets signals wait until the block has ended.
 
-    As soon as Python runs again: what TensorFlow computes in C++ is finished
-    first. Not by an exception, which TensorFlow would turn into an error if it
-    came in the middle of a graph.
+    Except those that a library handles without Python, as jax may.
     """
-    remove_unfinished()
-    os._exit(128 + number)
+    numbers = [x for x in numbers if signal.getsignal(x) is not None]
+    came = []
+    try:
+        with signals_handled(lambda number, _: came.append(number), *numbers):
+            yield
+    finally:
+        for number in came:
+            signal.raise_signal(number)

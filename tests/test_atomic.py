@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from keras_transformer import lock
-from keras_transformer import signals
+from keras_transformer.atomic import end_by_signal
 from keras_transformer.atomic import new_folder
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import remove_unfinished
@@ -23,6 +23,7 @@ from keras_transformer.paths import check_file
 from keras_transformer.paths import check_file_to_write
 from keras_transformer.paths import check_replaceable
 from keras_transformer.paths import descriptor_at
+from keras_transformer.signals import signals_handled
 
 
 def test_a_link_stays_one(tmp_path):
@@ -353,6 +354,32 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == [".model.0123abcd", "model"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_a_folder_is_replaced(
+    tmp_path, monkeypatch, number
+):
+    rename = os.rename
+
+    def interrupted(source, target):
+        rename(source, target)
+        signal.raise_signal(number)
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "model"
+    (path / "old").mkdir(parents=True)
+    monkeypatch.setattr(os, "rename", interrupted)
+    with (
+        signals_handled(stop, number),
+        pytest.raises(KeyboardInterrupt),
+        new_folder(path, lambda: None) as folder,
+    ):
+        os.mkdir(os.path.join(folder, "new"))
+    assert os.listdir(tmp_path) == ["model"]
+    assert os.listdir(path) == ["new"]
+
+
 def test_signals_that_are_ignored_stay_so():
     """As `nohup` leaves them, for programs to go on without a terminal."""
     numbers = signal.SIGHUP, signal.SIGTERM
@@ -360,11 +387,11 @@ def test_signals_that_are_ignored_stay_so():
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with signals.signals_handled(signals.end_by_signal, *numbers):
+        with signals_handled(end_by_signal, *numbers):
             inside = [signal.getsignal(number) for number in numbers]
         after = [signal.getsignal(number) for number in numbers]
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-    assert inside == [signal.SIG_IGN, signals.end_by_signal]
+    assert inside == [signal.SIG_IGN, end_by_signal]
     assert after == [signal.SIG_IGN, signal.SIG_DFL]

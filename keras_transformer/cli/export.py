@@ -9,6 +9,7 @@ from typing import Literal
 
 import typer
 
+from keras_transformer.atomic import end_by_signal
 from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
@@ -19,7 +20,6 @@ from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
 from keras_transformer.paths import check_absent
 from keras_transformer.paths import check_file_to_write
-from keras_transformer.signals import end_by_signal
 from keras_transformer.signals import signals_handled
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.atomic import end_by_signal
 from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import check_output
@@ -18,7 +19,6 @@ from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import set_search
 from keras_transformer.cli.streams import quiet_start
-from keras_transformer.signals import end_by_signal
 from keras_transformer.signals import signals_handled
 
 
