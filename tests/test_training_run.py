@@ -330,6 +330,9 @@ def test_interrupt_at_the_end_of_an_epoch_waits_for_the_end(
             train(folder, text, trained.settings)
     assert checkpoints(folder) == ["epoch-00001-batch-00000000.safetensors"]
     assert len(losses(folder)) == 1
+    interrupt_after(monkeypatch, trained.num_batches)
+    train(folder, text, trained.settings)  # which has ended, and says so
+    assert_same(folder, trained)
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGHUP])
@@ -394,6 +397,18 @@ with Interrupt() as interrupt:
             text=True,
         )
     assert process.stdout == "on\n"
+
+
+def test_a_message_in_the_middle_of_another_ends_nothing(monkeypatch):
+    """As Python says of a handler's print inside a print that waits."""
+
+    def write(text):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
+
+    with Interrupt() as interrupt:
+        monkeypatch.setattr(sys.stderr, "write", write)
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupt.requested == signal.SIGTERM
 
 
 def test_training_needs_no_terminal():

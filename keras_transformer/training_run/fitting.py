@@ -95,12 +95,13 @@ class Fitting:
                     break
                 skip = checkpoint.batch if epoch == checkpoint.epoch else 0
                 self._fit_epoch(epoch, skip, callbacks, progress)
-                if self.distribution.agrees_to_stop(
+                is_asked = self.distribution.agrees_to_stop(
                     bool(interrupt.requested),
                     (epoch + 1) * self.data.num_batches,
-                ):
-                    raise Stopped(interrupt.requested)
+                )
                 stop = self._stops_early()
+                if is_asked and not stop and epoch + 1 < self.data.num_epochs:
+                    raise Stopped(interrupt.requested)
             callbacks.end()
         if stop and self.distribution.is_chief:
             print(

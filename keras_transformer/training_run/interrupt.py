@@ -70,7 +70,8 @@ class Interrupt:
             "\nStopping when this batch, or the end of this epoch, is saved. "
             "Interrupt once more to stop now."
         )
-        with contextlib.suppress(OSError):  # as of a full disk
+        # Of a full disk, or of Python: it has stopped in the middle of a print.
+        with contextlib.suppress(OSError, RuntimeError):
             print(message, file=sys.stderr, flush=True)
         if self.shared:
             os.kill(os.getpid(), signal.SIGTERM)
