@@ -23,7 +23,7 @@ def generator_of(seed: int | None) -> np.random.Generator:
     if seed is None:
         seed = random.randrange(2**63)
     check_integer(seed=seed)
-    return np.random.default_rng(seed % 2**64)
+    return np.random.default_rng(int(seed) % 2**64)
 
 
 def draw_segmentations(

@@ -345,6 +345,7 @@ def test_pieces_are_drawn_and_the_text_is_the_same(tokenizer, lines):
     drawn = tokenizer.sample(texts, seed=1)
     assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode(texts))
     assert tokenizer.sample(texts, seed=1) == drawn
+    assert tokenizer.sample(texts, seed=np.int64(1)) == drawn
     assert tokenizer.sample(texts, seed=-1) != drawn
     assert tokenizer.sample(texts) != tokenizer.sample(texts)
     assert tokenizer.sample(texts[0], seed=1) == drawn[0]
