@@ -17,6 +17,7 @@ from keras_transformer.lengths import check_line_lengths
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import check_local
 from keras_transformer.paths import is_address
+from keras_transformer.progress import print_sample
 from keras_transformer.translator import Translator
 
 
@@ -127,7 +128,7 @@ class BleuCallback(keras.callbacks.Callback):
         ]
         samples = samples[: self.samples]
         for source, _, translation in samples:
-            print(f"\n  {source}\n  -> {translation}", flush=True)
+            print_sample(source, translation)
         if samples and self.log:
             self._write(samples, epoch)
 

@@ -1,4 +1,13 @@
-"""Progress bars, on standard error and only in a terminal."""
+"""Progress: bars, on standard error and only in a terminal, and samples."""
+
+import sys
+
+
+def print_sample(source, translation):
+    """Prints a translation, with `?` for what standard output has no code."""
+    text = f"\n  {source}\n  -> {translation}"
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def with_progress(found, description, lengths, verbose):

@@ -1,7 +1,9 @@
 """BLEU in the logs of `fit`."""
 
 import csv
+import io
 import math
+import sys
 
 import keras
 import numpy as np
@@ -10,6 +12,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import bleu_callback
+from keras_transformer import progress
 
 LINES = ["one two three two", "two | three", "three one two one", "two"] * 4
 SIZES = {
@@ -177,6 +180,14 @@ def test_samples_are_printed_and_written(translator, capsys, tmp_path):
     *_, last = texts[0].splitlines()
     escaped = translations[1].replace("|", r"\|")
     assert last == rf"two \| three | two \| three | {escaped}"
+
+
+def test_samples_are_printed_in_whatever_codes_there_are(monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1")
+    monkeypatch.setattr(sys, "stdout", output)
+    progress.print_sample("Bäume \u2047", "\u2047 trees")
+    expected = "\n  Bäume ?\n  -> ? trees\n"
+    assert output.buffer.getvalue().decode("iso-8859-1") == expected
 
 
 def test_arguments_out_of_range(translator):

@@ -10,10 +10,11 @@ from keras_transformer.training.updates import Updates
 class Adam(Updates, keras.optimizers.Adam):
     """Adam with the constants of section 5.3, in one pass over the weights.
 
-    Updates are those of `keras.optimizers.Adam`, except in three points that
+    Updates are those of `keras.optimizers.Adam`, except in four points that
     `keras_transformer.training.Updates` describes: what a schedule counts,
-    tokens that occur more than once, and several devices. On several devices
-    with `mixed_float16`, wrap it in `LossScaleOptimizer`.
+    tokens that occur more than once, several devices, and the end of a dataset
+    of unknown length. On several devices with `mixed_float16`, wrap it in
+    `LossScaleOptimizer`.
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.

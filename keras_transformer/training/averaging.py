@@ -50,7 +50,8 @@ class WeightAveraging(keras.callbacks.Callback):
             one at the end of each epoch, `decay` one after each update. An
             update that a loss scale skips counts too. With
             `compile(steps_per_execution=...)` there is at most one sample per
-            execution, at its end.
+            execution, at its end, and the last execution of a dataset of
+            unknown length counts whole.
 
     Raises:
         TypeError: If `last` or `every` is not an integer, or `decay` no number.

@@ -11,6 +11,7 @@ from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
 from keras_transformer.picture import can_draw
 from keras_transformer.progress import batch_bar
+from keras_transformer.progress import print_sample
 from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
@@ -175,7 +176,7 @@ class Sample(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         translation = first_of(self.translator([self.sentence]))[0]
         if self.prints:
-            print(f"\n  {self.sentence}\n  -> {translation}", flush=True)
+            print_sample(self.sentence, translation)
 
 
 class EarlyStopping(keras.callbacks.EarlyStopping):
