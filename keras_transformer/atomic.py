@@ -204,9 +204,11 @@ def _replace_folder(new, path):
             except BaseException:
                 os.rename(kept, path)
                 raise
+            _unfinished.add(old)  # for a signal that has waited
     finally:
         if os.path.exists(path):
             shutil.rmtree(old, ignore_errors=True)
+        _unfinished.discard(old)
 
 
 def _remove_abandoned(path):

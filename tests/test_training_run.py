@@ -331,7 +331,7 @@ def test_interrupt_at_the_end_of_an_epoch_waits_for_the_end(
     assert checkpoints(folder) == ["epoch-00001-batch-00000000.safetensors"]
     assert len(losses(folder)) == 1
     interrupt_after(monkeypatch, trained.num_batches)
-    train(folder, text, trained.settings)  # which has ended, and says so
+    train(folder, text, trained.settings)  # nothing is left to stop
     assert_same(folder, trained)
 
 
