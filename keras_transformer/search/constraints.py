@@ -77,11 +77,12 @@ def _marked(token_ids, vocabulary_size):
     shape = ops.shape(token_ids)
     rows = ops.arange(shape[0] * shape[1], dtype="int32")
     ids = ops.reshape(token_ids, (-1, shape[2]))
-    flat = ids + ops.expand_dims(rows * vocabulary_size, 1)
+    # Pairs: one index for both would pass 2^31 in large batches.
+    places = ops.stack([ids * 0 + ops.expand_dims(rows, 1), ids], axis=2)
     marks = ops.scatter(
-        ops.reshape(flat, (-1, 1)),
-        ops.ones_like(ops.reshape(flat, (-1,)), dtype="float32"),
-        (shape[0] * shape[1] * vocabulary_size,),
+        ops.reshape(places, (-1, 2)),
+        ops.ones_like(ops.reshape(ids, (-1,)), dtype="float32"),
+        (shape[0] * shape[1], vocabulary_size),
     )
     marks = ops.reshape(marks, (shape[0], shape[1], vocabulary_size))
     return ops.greater(marks, 0)
