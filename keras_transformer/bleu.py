@@ -54,11 +54,12 @@ def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
 def corpus_scores(
     translations, references, lowercase: bool = False, tokenize: str = "13a"
 ) -> CorpusScores:
-    """Scores translations against one reference each.
+    """Scores translations against one reference each, or several.
 
     Args:
         translations: Strings, detokenised.
-        references: Strings, as many.
+        references: Strings, as many; or a list of such lists, where each
+            translation has several references.
         lowercase: Whether case does not count.
         tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised
             already.
@@ -75,14 +76,26 @@ def corpus_scores(
     100.0
     """
     translations = check_texts("translations", translations)
-    references = check_texts("references", references)
-    check_as_many(translations=translations, references=references)
-    if not references:
-        raise ValueError("`references` must not be empty. Received: none.")
+    references = _by_reference(references)
+    for texts in references:
+        check_as_many(translations=translations, references=texts)
+        if not texts:
+            raise ValueError("`references` must not be empty. Received: none.")
     bleu = bleu_metric(lowercase, tokenize)
     chrf = sacrebleu.CHRF(lowercase=lowercase)
     return CorpusScores(
-        bleu=round(bleu.corpus_score(translations, [references]).score, PLACES),
-        chrf=round(chrf.corpus_score(translations, [references]).score, PLACES),
+        bleu=round(bleu.corpus_score(translations, references).score, PLACES),
+        chrf=round(chrf.corpus_score(translations, references).score, PLACES),
         signature=str(bleu.get_signature()),
     )
+
+
+def _by_reference(references):
+    """Returns a list of texts for each reference that a translation has."""
+    if isinstance(references, (list, tuple)) and references:
+        if all(isinstance(texts, (list, tuple)) for texts in references):
+            return [
+                check_texts(f"references[{index}]", texts)
+                for index, texts in enumerate(references)
+            ]
+    return [check_texts("references", references)]

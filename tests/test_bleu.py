@@ -29,6 +29,20 @@ def test_scores_equal_those_of_sacrebleu():
     assert 0 < scores.bleu < scores.chrf < 100
 
 
+def test_several_references_equal_those_of_sacrebleu():
+    several = [REFERENCES, TRANSLATIONS[:2] + REFERENCES[2:]]
+    scores = kt.corpus_scores(TRANSLATIONS, several)
+    expected_bleu = sacrebleu.corpus_bleu(TRANSLATIONS, several)
+    expected_chrf = sacrebleu.corpus_chrf(TRANSLATIONS, several)
+    assert scores.bleu == pytest.approx(expected_bleu.score, abs=1e-9)
+    assert scores.chrf == pytest.approx(expected_chrf.score, abs=1e-9)
+    assert scores.bleu > kt.corpus_scores(TRANSLATIONS, REFERENCES).bleu
+    assert scores.signature.startswith("nrefs:2|")
+    assert kt.corpus_scores(TRANSLATIONS, several[:1]) == kt.corpus_scores(
+        TRANSLATIONS, REFERENCES
+    )
+
+
 def test_lowercase_ignores_case():
     exact = kt.corpus_scores(TRANSLATIONS, REFERENCES)
     lower = kt.corpus_scores(TRANSLATIONS, REFERENCES, lowercase=True)
@@ -100,12 +114,27 @@ def test_unequal_counts_are_named():
     message = "the same length. Received: 3 and 2"
     with pytest.raises(ValueError, match=message):
         kt.corpus_scores(TRANSLATIONS, REFERENCES[:2])
+    with pytest.raises(ValueError, match=message):
+        kt.corpus_scores(TRANSLATIONS, [REFERENCES, REFERENCES[:2]])
+
+
+@pytest.mark.parametrize(
+    "references, message",
+    [
+        (([*REFERENCES], "abc"), r"Received: \['Die .* of type list"),
+        ([["a", "b", "c"], ["a", "b", None]], r"`references\[1\]` .*: None"),
+    ],
+)
+def test_references_must_be_strings(references, message):
+    with pytest.raises(TypeError, match=message):
+        kt.corpus_scores(TRANSLATIONS, references)
 
 
 def test_nothing_to_score_is_an_error():
     message = "`references` must not be empty. Received: none"
-    with pytest.raises(ValueError, match=message):
-        kt.corpus_scores([], [])
+    for references in ([], [[]], [[], []]):
+        with pytest.raises(ValueError, match=message):
+            kt.corpus_scores([], references)
 
 
 def test_scores_are_equal_where_their_values_are():

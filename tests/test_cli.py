@@ -1419,6 +1419,22 @@ def test_evaluate_writes_what_it_scores(trained, tmp_path):
         assert_is_one_line(run(*command, *wrong), message)
 
 
+def test_evaluate_takes_several_references(trained, tmp_path):
+    other = tmp_path / "other.de"
+    other.write_text("".join(f"{x.upper()}\n" for _, x in PAIRS))
+    files = (trained.source, trained.target, other)
+    result = run("evaluate", trained.folder, *files)
+    assert (result.code, result.errors) == (0, "")
+    translations = trained.translator([source for source, _ in PAIRS])
+    references = [[x for _, x in PAIRS], [x.upper() for _, x in PAIRS]]
+    expected = sacrebleu.corpus_bleu(translations, references)
+    assert result.output.startswith(f"BLEU {expected.score:.2f}\n")
+    assert "\nnrefs:2|" in result.output
+    command = ("evaluate", trained.folder, *files, "--output", other)
+    message = "`--output` must be another file than what is read.*"
+    assert_is_one_line(run(*command, "--overwrite"), message)
+
+
 def test_evaluate_needs_as_many_references(trained, tmp_path):
     target = tmp_path / "short.de"
     target.write_text("Katze\n")

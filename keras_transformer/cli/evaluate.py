@@ -23,7 +23,10 @@ from keras_transformer.cli.options import path_option
 def evaluate(
     folder: TranslatorOrFile,
     source: Annotated[Path, path_argument(help="Text to translate.")],
-    target: Annotated[Path, path_argument(help="Reference translation.")],
+    target: Annotated[
+        list[Path],
+        path_argument(help="Reference translation, or several."),
+    ],
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Ignore case.")
     ] = False,
@@ -55,6 +58,7 @@ def evaluate(
       keras-transformer evaluate runs/en-zh test.en test.zh --tokenize zh \\
         --output test.out
       keras-transformer evaluate en-de-int8.tflite test.en test.de
+      keras-transformer evaluate runs/zh-en test.zh test.en.0 test.en.1
     """  # noqa: D301
     workers = given(num_threads=num_threads, num_workers=num_workers)
     refuse_of_the_other(folder, given(dtype=dtype) | search_options, workers)
@@ -65,8 +69,10 @@ def evaluate(
     from keras_transformer.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
-    check_output("--output", output, overwrite, [folder, source, target])
-    sources, references = read_pairs(source, target)
+    check_output("--output", output, overwrite, [folder, source, *target])
+    pairs = [read_pairs(source, path) for path in target]
+    sources = pairs[0][0]
+    references = [texts for _, texts in pairs]
     translator = load_any(folder, dtype, search_options, workers, is_much=True)
     check_line_lengths(sources, source, translator)
     found = first_of(translator(sources, verbose=1))
