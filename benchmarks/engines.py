@@ -35,7 +35,7 @@ CALIBRATION_LENGTH = 24
 
 
 def forced(source_ids, lengths):
-    """Inputs of `Decode` for targets of exactly these lengths."""
+    """Inputs of `DecodingLoop` for targets of exactly these lengths."""
     return {
         "source_ids": source_ids,
         "min_lengths": lengths,
@@ -62,7 +62,7 @@ class Graph:
     def prepare(self, case):
         import tensorflow as tf
 
-        from keras_transformer.decoding import Decode
+        from keras_transformer.decoding import DecodingLoop
         from keras_transformer.tensorflow_only.graphs import graph_for
 
         search = search_of(case.search)
@@ -71,7 +71,7 @@ class Graph:
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
         def decode(source_ids):
             lengths = tf.fill([tf.shape(source_ids)[0]], case.length)
-            decode = Decode(self.model, search, capacity=case.length)
+            decode = DecodingLoop(self.model, search, capacity=case.length)
             with graph_for("tensorflow"):
                 found = decode.in_segments(forced(source_ids, lengths))
             return found.target_ids
@@ -159,7 +159,7 @@ class LiteRT(Graph):
         if name not in self.contents:
             import tensorflow as tf
 
-            from keras_transformer.decoding import Decode
+            from keras_transformer.decoding import DecodingLoop
             from keras_transformer.serving.litert import convert_function
             from keras_transformer.serving.litert_screen import screen_for
             from keras_transformer.serving.litert_weights import Weights
@@ -171,7 +171,7 @@ class LiteRT(Graph):
             weights = Weights(self.model, self.quantization, screen)
 
             def decoded(source_ids, lengths):
-                decode = Decode(self.model, search, screen=screen)
+                decode = DecodingLoop(self.model, search, screen=screen)
                 found = decode.in_segments(forced(source_ids, lengths))
                 return {"target_ids": found.target_ids}
 

@@ -8,7 +8,7 @@ from keras_transformer.dropout import Dropout
 from keras_transformer.layer import Layer
 from keras_transformer.layer_norm import LayerNormalization
 
-# As in tensor2tensor; the paper names no figure.
+# As in tensor2tensor; the paper gives no value.
 LAYER_NORM_EPSILON = 1e-6
 
 

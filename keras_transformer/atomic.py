@@ -32,7 +32,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
     Args:
         path: The file.
         content: Its bytes; or a function that writes them to the path that it
-            is called with, which must not be one as `/dev/stdout`.
+            is called with, which must not be a stream, such as `/dev/stdout`.
         check: Called before the rename; raises if what is at `path` by then
             may not be replaced.
 

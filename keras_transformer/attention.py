@@ -26,14 +26,14 @@ from keras_transformer.tensorflow_only.products import small_softmax
 MASKED_SCORE = -1e9
 
 
-def attention_weights(query, key, mask=None, in_step=False):
+def attention_weights(query, key, mask, in_step):
     """Computes `softmax(Q K^T / sqrt(d_k))`, the weights of equation 1.
 
     Args:
         query: Float tensor `(B, N, T, H)`.
         key: Float tensor `(B, N, S, H)`.
         mask: Bool tensor of three axes that broadcast to `(B, T, S)`, `True`
-            where the query may attend to the key.
+            where the query may attend to the key; or `None`.
         in_step: Whether it is a step of decoding, with few queries.
 
     Returns:
@@ -54,7 +54,7 @@ def _attention_scores(query, key, mask, in_step):
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
     scores = ops.cast(scores, "float32")  # (B, N, T, S)
     if mask is not None:
-        zero = ops.cast(0.0, "float32")  # else as `floatx` says
+        zero = ops.cast(0.0, "float32")  # 0.0 alone would be of `floatx`
         bias = ops.where(mask, zero, MASKED_SCORE)  # (B, T, S)
         scores = scores + ops.expand_dims(bias, 1)
     return scores

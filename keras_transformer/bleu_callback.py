@@ -48,7 +48,10 @@ class BleuCallback(keras.callbacks.Callback):
         tokenize: sacreBLEU's tokenizer.
 
     Raises:
-        OSError: If nothing may be written in `log_dir`.
+        ImportError: If `log_dir` is given and tensorboard is not installed.
+        OSError: If nothing may be written in `log_dir`, or sacreBLEU cannot
+            download what `tokenize` needs.
+        RuntimeError: If a library that `tokenize` needs is not installed.
         TypeError: If `translator` is not a `Translator`, or a text is not a
             string.
         ValueError: If there are no sources, or not as many references; a number
@@ -112,6 +115,7 @@ class BleuCallback(keras.callbacks.Callback):
         check_line_lengths(self.sources, "`sources`", self.translator)
 
     def on_epoch_end(self, epoch, logs=None):
+        logs = {} if logs is None else logs
         # Not NaN, to which Keras's callbacks compare all that come after it.
         logs["val_bleu"] = -math.inf
         if (epoch + 1) % self.every:

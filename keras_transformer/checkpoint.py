@@ -25,8 +25,8 @@ from keras_transformer.training.loss_scale import unwrapped
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import check_arrays
 from keras_transformer.weights import check_finite_weights
-from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_variables
+from keras_transformer.weights import sync_weights
 
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5,})-batch-(\d{8,})\.safetensors")
@@ -324,7 +324,7 @@ def _prepare(model):
             model.build_all()  # layers that a subclass builds late
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    hold_weights(model)
+    sync_weights(model)
 
 
 def _variables(model) -> dict[str, dict]:

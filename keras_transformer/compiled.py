@@ -6,7 +6,7 @@ import threading
 import keras
 
 from keras_transformer.tensorflow_only.graphs import graph
-from keras_transformer.weights import hold_weights
+from keras_transformer.weights import sync_weights
 
 # Functions of a model that are kept; each search with other options is one.
 MOST_KEPT = 32
@@ -111,7 +111,7 @@ def _stateless(model, function, jit_compile):
         compiled = jax.jit(compiled)
 
     def run(inputs):
-        hold_weights(model)
+        sync_weights(model)
         outputs = compiled([w.value for w in model.weights], inputs)
         return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 

@@ -60,7 +60,7 @@ class DecoderLayer(Layer):
         padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
             be attended to.
         encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
-            may be attended. Keras fills it in where `encoded` carries a mask.
+            may be attended to. Keras fills it in where `encoded` carries one.
         return_attention_scores: Whether to return the weights of the
             cross-attention as well.
         training: Whether dropout is on.
@@ -327,7 +327,7 @@ class Decoder(Layer):
         padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
             be attended to.
         encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
-            may be attended. Keras fills it in where `encoded` carries a mask.
+            may be attended to. Keras fills it in where `encoded` carries one.
         return_attention_scores: Whether to return the weights of the
             cross-attention as well.
         training: Whether dropout is on.
@@ -452,8 +452,7 @@ class Decoder(Layer):
             values alike.
         """
 
-        def room(projection):
-            head_dim = projection.units // self.num_heads
+        def room(projection, head_dim):
             shape = (
                 batch_size,
                 self.num_heads,
@@ -464,7 +463,10 @@ class Decoder(Layer):
 
         attentions = [layer.self_attention for layer in self.layers]
         return [
-            (room(attention.key_projection), room(attention.value_projection))
+            (
+                room(attention.key_projection, attention.key_dim),
+                room(attention.value_projection, attention.value_dim),
+            )
             for attention in attentions
         ]
 
@@ -594,7 +596,8 @@ def _visible(position, keys, num_slots, ancestry, first_position):
         keys: Those that are kept, `(B, N, L W, H)`.
         num_slots: Number `W` of hypotheses.
         ancestry: As for `Decoder.step`.
-        first_position: That of the first of `keys`; -1 is never visible.
+        first_position: Position of the first of `keys`; one at -1 is never
+            visible.
     """
     places = numbered(keys, axis=2)  # (L W,)
     positions = places // num_slots + first_position

@@ -84,7 +84,7 @@ class _Segments(NamedTuple):
         return ops.greater(ops.shape(self.rows)[0], 0)
 
 
-class Decode:
+class DecodingLoop:
     """Decodes sources with a model and a search.
 
     Args:
@@ -343,7 +343,7 @@ class Decode:
         )
 
     def _first_position(self, decoding):
-        """The position of the first in the cache."""
+        """The first position that the cache holds."""
         return past_length(decoding.past, self.search.num_slots)
 
     def _room(self, cache):

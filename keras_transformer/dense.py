@@ -1,4 +1,4 @@
-"""A linear layer whose product is one of two matrices."""
+"""A dense layer that computes a single product of two matrices."""
 
 import keras
 from keras import ops

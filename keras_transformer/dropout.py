@@ -14,12 +14,12 @@ class Dropout(keras.layers.Dropout):
 
     On TensorFlow one random number of 32 bits decides two entries, where Keras
     draws one for each: on a CPU, drawing random numbers is most of the cost of
-    dropout. With a `noise_shape`, where the last axis is odd or unknown,
-    and on JAX, whose random integers take twice their bits, it is
-    `keras.layers.Dropout` unchanged. Elsewhere the share is rounded to a
-    multiple of `2^-16`, the entries kept are scaled by the inverse of the share
-    kept, and each device of a `tf.distribute` strategy drops different entries,
-    where Keras drops the same on all.
+    dropout. The share is then rounded to a multiple of `2^-16`, the entries
+    kept are scaled by the inverse of the share kept, and each device of a
+    `tf.distribute` strategy drops different entries, where Keras drops the same
+    on all. On other backends (the random integers of JAX take twice their
+    bits), with a `noise_shape`, or where the last axis is odd or unknown, it is
+    `keras.layers.Dropout` unchanged.
 
     Args:
         rate: Share to drop, in `[0, 1)`.

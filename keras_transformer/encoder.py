@@ -50,7 +50,7 @@ class EncoderLayer(Layer):
         padding_mask: Bool tensor of shape `(B, S)`, `True` where `inputs` may
             be attended to.
         attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
-            where a position may attend another; joined with the padding.
+            where a position may attend to another; joined with the padding.
         use_causal_mask: Whether a position attends only to those up to its
             own, as in a language model.
         training: Whether dropout is on.
@@ -225,7 +225,7 @@ class Encoder(Layer):
         padding_mask: Bool tensor of shape `(B, S)`, `True` where `inputs` may
             be attended to.
         attention_mask: Bool tensor of shape `(B, S, S)` or `(S, S)`, `True`
-            where a position may attend another; joined with the padding.
+            where a position may attend to another; joined with the padding.
         use_causal_mask: Whether a position attends only to those up to its
             own, as in a language model.
         training: Whether dropout is on.

@@ -15,12 +15,13 @@ from keras import ops
 
 from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_padding_last
 from keras_transformer.decoding import FEWEST_COMPILED
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.lengths import check_length
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
@@ -49,6 +50,11 @@ def generate(
     jit_compile,
 ):
     """Translates ids to ids, as `Transformer.generate` says."""
+    check_flag(
+        return_scores=return_scores,
+        return_token_scores=return_token_scores,
+        return_attention=return_attention,
+    )
     inputs = _checked_problem(
         model, source_ids, search, min_length, max_length, target_prefix_ids
     )
@@ -60,7 +66,9 @@ def generate(
     # A copy: the compiled function is kept, and the user may change the search.
     search = copy.copy(search)
     found = _decoded(
-        Decode(model, search, capacity, return_scores or return_token_scores),
+        DecodingLoop(
+            model, search, capacity, return_scores or return_token_scores
+        ),
         _filled_up(inputs, jit_compile, model.max_length),
         jit_compile,
     )
@@ -115,7 +123,7 @@ def score(model, source_ids, target_ids, jit_compile):
 
 
 def align(model, source_ids, target_ids, layer, jit_compile):
-    """Computes what targets attend, as `Transformer.align` says."""
+    """Computes what targets attend to, as `Transformer.align` says."""
     inputs = _checked_pairs(model, source_ids, target_ids)
     num_layers = len(model.decoder.layers)
     check_integer(layer=layer)
@@ -160,7 +168,7 @@ def length_for(length):
 def _checked_problem(
     model, source_ids, search, min_length, max_length, target_prefix_ids
 ):
-    """What `Decode` starts from, as arrays."""
+    """What `DecodingLoop` starts from, as arrays."""
     source_ids = check_ids(
         "source_ids", source_ids, model.source_vocabulary_size
     )
@@ -195,13 +203,11 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     check_padding_last("target_prefix_ids", prefix_ids)
     _check_without_start(model, "target_prefix_ids", prefix_ids)
     ends = prefix_ids[:, :-1] == model.end_token_id
-    for row in np.flatnonzero(
-        np.any(ends & (prefix_ids[:, 1:] != PAD_TOKEN_ID), axis=1)
-    ):
+    goes_on = np.any(ends & (prefix_ids[:, 1:] != PAD_TOKEN_ID), axis=1)
+    if np.any(goes_on):
         raise ValueError(
-            "`target_prefix_ids` must have nothing after the end token. "
-            f"Received: row {row} with {prefix_ids[row].tolist()}, where "
-            f"{model.end_token_id} ends the target."
+            "`target_prefix_ids` must have nothing after the end token, "
+            f"{model.end_token_id}. Received: more in row {np.argmax(goes_on)}."
         )
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
@@ -232,10 +238,10 @@ def _checked_pairs(model, source_ids, target_ids):
 
 def _check_without_start(model, name, ids):
     starts = np.any(ids == model.start_token_id, axis=1)
-    for row in np.flatnonzero(starts):
+    if np.any(starts):
         raise ValueError(
             f"`{name}` must be without the start token, which the model adds. "
-            f"Received: row {row} with id {model.start_token_id}."
+            f"Received: row {np.argmax(starts)} with id {model.start_token_id}."
         )
 
 
@@ -254,6 +260,7 @@ def _widened(x, length):
 def _jit_or_default(jit_compile):
     if jit_compile is None:
         return keras.backend.backend() == "jax"
+    check_flag(jit_compile=jit_compile)
     return jit_compile
 
 

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
+from keras_transformer.checks import check_sizes
 from keras_transformer.lengths import check_length
 from keras_transformer.slices import is_integer_tensor
 
@@ -16,19 +17,23 @@ from keras_transformer.slices import is_integer_tensor
 ARRAYS = (dict, list, tuple, np.ndarray)
 
 
-def check_training_data(model, x, y=None, needs_labels=False):
+def check_training_data(
+    model, x, y=None, sample_weight=None, needs_labels=False
+):
     """Raises unless ids are in the vocabularies, and the lengths right.
 
     Args:
         model: A `Transformer`.
         x: What Keras takes; of a dataset the first batch is looked at.
         y: The labels, where they are not in `x`.
+        sample_weight: Their weights, likewise.
         needs_labels: Whether something compares them with logits.
     """
     if is_dataset(x):
         # One of `tf.distribute` has no beginning to take.
         for batch in x.take(1) if hasattr(x, "take") else ():
-            check_training_data(model, *x_and_y(batch), needs_labels)
+            parts = keras.utils.unpack_x_y_sample_weight(batch)
+            check_training_data(model, *parts, needs_labels)
         return
     if not isinstance(x, ARRAYS):
         return  # such as a generator, which a look would use up
@@ -50,6 +55,8 @@ def check_training_data(model, x, y=None, needs_labels=False):
     if y is not None:
         labels = check_ids("y", y, model.vocabulary_size)
         _check_shifted(checked["target_ids"], labels)
+        if needs_labels and sample_weight is not None:
+            check_sizes("sample_weight", np.shape(sample_weight), labels.shape)
     elif needs_labels:
         check_has_labels(y)
 
@@ -151,9 +158,3 @@ def check_pairs(inputs):
 def is_dataset(x):
     """Whether it is a `tf.data.Dataset`, or one of `tf.distribute`."""
     return hasattr(x, "element_spec")
-
-
-def x_and_y(data):
-    """Takes what Keras takes: `x`, `(x,)`, `(x, y)`, or with weights."""
-    x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-    return x, y

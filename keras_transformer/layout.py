@@ -25,6 +25,7 @@ def layout_map(
         What `keras.distribution.ModelParallel` takes.
 
     Raises:
+        TypeError: If `device_mesh` is no `DeviceMesh`.
         ValueError: If `device_mesh` has no such axis.
 
     Example:

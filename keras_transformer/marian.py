@@ -173,7 +173,7 @@ class _Weights:
         if name not in self._arrays:
             raise ValueError(
                 f"{self.path} must have all weights of a Marian model. "
-                f"Received: none of the name {name}."
+                f"Received: none called {name}."
             )
         return np.asarray(self._arrays[name], "float32")
 
@@ -261,7 +261,7 @@ def _torch_arrays(path):
         # Its message may advise to run whatever code is in the file.
         raise ValueError(
             f"{path} must hold the weights of a model and nothing else. "
-            "Received: what torch.load refuses, as a damaged file."
+            "Received: a file that torch.load refuses, perhaps a damaged one."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Masks of attention, section 3.2.3. `True` means: may be attended."""
+"""Masks of attention, section 3.2.3. `True` means: may be attended to."""
 
 from keras import ops
 
@@ -13,7 +13,7 @@ def padding_mask(ids):
 
 
 def causal_mask(target_length, source_length):
-    """Lets a query attend keys up to its own position, `(1, T, S)` bool."""
+    """Lets a query attend to keys up to its own position, `(1, T, S)` bool."""
     allowed = ops.greater_equal(
         ops.expand_dims(ops.arange(target_length, dtype="int32"), 1),
         ops.expand_dims(ops.arange(source_length, dtype="int32"), 0),

@@ -38,7 +38,7 @@ def check_encodable(text, name):
         ) from None
 
 
-def end_rows(rows) -> list[list[int]]:
+def end_sources(rows) -> list[list[int]]:
     """Rows of ids with the end token, except those of empty text."""
     return [[*ids, END_TOKEN_ID] if ids else [] for ids in rows]
 

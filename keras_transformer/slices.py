@@ -81,7 +81,7 @@ def write_slice(x, position, update):
 
 
 def largest(x, k):
-    """The `k` largest of each row `(..., M)`, sorted, of equal ones the first.
+    """The `k` largest of each row `(..., M)`, sorted; of equal ones the first.
 
     Returns:
         Values and int32 places, `(..., k)` each.

@@ -12,7 +12,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.compiled import Functions
 from keras_transformer.decoder import Decoder
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
@@ -28,7 +28,6 @@ from keras_transformer.input_checks import check_no_class_weight
 from keras_transformer.input_checks import check_pairs
 from keras_transformer.input_checks import check_training_data
 from keras_transformer.input_checks import is_dataset
-from keras_transformer.input_checks import x_and_y
 from keras_transformer.layer import Freezable
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LAYOUTS
@@ -87,14 +86,15 @@ class Transformer(Freezable, keras.Model):
     work at once.
 
     A subclass that computes something else overrides `encode` or `project`,
-    which `generate` and the exports to SavedModel and LiteRT call as well. They
-    never call `call`; `score` does. What they compile is compiled again when a
-    number or a string that is a public attribute of the model changes; for
-    anything else, make another model. CTranslate2 supports only this class
-    itself.
+    which `generate` and the exports to SavedModel and LiteRT call as well.
+    These never call `call`, but `score` does. What was compiled is compiled
+    again when a number or a string that is a public attribute of the model
+    changes; for anything else, make another model. CTranslate2 supports only
+    this class itself.
 
     Args:
-        vocabulary_size: Number `V` of target tokens, of source tokens too.
+        vocabulary_size: Size `V` of the target vocabulary, and of the source's
+            unless `source_vocabulary_size` is given.
         num_layers: Number of layers of the encoder, and of the decoder; the
             paper's `N`, which is the number of heads in shapes here.
         num_heads: Number `N` of attention heads; `h` in the paper.
@@ -114,7 +114,8 @@ class Transformer(Freezable, keras.Model):
         positional_encoding: `"interleaved"` or `"concatenated"` sinusoids
             (see `SinusoidalPositionalEncoding`), or `"learned"`.
         max_length: Longest source and target in tokens; needed for learned
-            positions, and no limit by default for sinusoids.
+            positions, and no limit by default for sinusoids. A call of the
+            model itself checks it for learned positions alone.
         source_vocabulary_size: Number of source tokens where the source has a
             vocabulary of its own, and with it an embedding of its own.
         tie_source: Whether source and target share one embedding. By default
@@ -597,7 +598,7 @@ class Transformer(Freezable, keras.Model):
         Args:
             source_ids: Int32 tensor `(B, S)`.
             search: `GreedySearch()` by default.
-            min_lengths: Int32 tensor `(B,)`, least tokens of each target
+            min_lengths: Int32 tensor `(B,)`, fewest tokens of each target
                 before its end token.
             max_lengths: Int32 tensor `(B,)`, most tokens of each target; by
                 default those of its source + 50.
@@ -628,7 +629,7 @@ class Transformer(Freezable, keras.Model):
             "target_prefix_ids": target_prefix_ids,
         }
         inputs = {name: x for name, x in inputs.items() if x is not None}
-        return Decode(self, search, capacity).whole(inputs)
+        return DecodingLoop(self, search, capacity).whole(inputs)
 
     def generate(
         self,
@@ -644,17 +645,18 @@ class Transformer(Freezable, keras.Model):
     ):
         """Translates ids to ids.
 
-        Sentences that are done leave the batch, except on JAX, where each new
-        shape would have to be compiled, on PyTorch, and in small compiled
-        batches.
+        On TensorFlow, sentences that are done leave the batch, unless it is
+        compiled and small. On JAX, where each new shape would have to be
+        compiled, and on PyTorch they stay.
 
         Args:
             source_ids: Int array `(B, S)`, each row a source that ends with
                 the end token, then padding. A row of padding alone is an
                 empty source and has an empty target.
             search: `GreedySearch()` by default.
-            min_length: Least tokens of a target before its end token, if the
-                default of `max_length` and the model's own leave room for them.
+            min_length: Fewest tokens of a target before its end token. The
+                default of `max_length`, and the model's own, go first where
+                they are less.
             max_length: Most tokens of a target with its end token. By default
                 the tokens of its source + 50 (section 6.1).
             target_prefix_ids: Int array `(B, P)`, tokens that each target
@@ -669,17 +671,18 @@ class Transformer(Freezable, keras.Model):
                 default only on JAX, which compiles everything.
 
         Returns:
-            A tuple. Target ids, int32 array `(B, T)`: each row a target
-            through its end token, then padding, `T` the longest. Unless not
-            wanted, scores, float32 array `(B,)`, in nats: what the search
-            ranks by. Where asked for, the scores of tokens, float32 `(B, T)`,
-            their natural-logarithm probabilities, with the search's repetition
-            penalty where it ranks by them; in a beam search a token of a prefix
-            counts as at most 100 nats below the best. Where asked for,
-            attention, float32 `(B, T, S)`: the weights of the last layer, mean
-            over its heads. A search for `K` > 1 hypotheses adds an axis `K`
-            after `B`, the best first, but for `Sampling` in no order; the score
-            of one that does not exist is negative infinity, its target empty.
+            A tuple, even if of one array. Target ids, int32 array `(B, T)`:
+            each row a target through its end token, then padding, `T` the
+            longest. Unless not wanted, scores, float32 array `(B,)`, in nats:
+            what the search ranks by. Where asked for, the scores of tokens,
+            float32 `(B, T)`, their natural-logarithm probabilities, with the
+            search's repetition penalty where it ranks by them; in a beam search
+            a token of a prefix counts as at most 100 nats below the best. Where
+            asked for, attention, float32 `(B, T, S)`: the weights of the last
+            layer, mean over its heads. A search for `K` > 1 hypotheses adds an
+            axis `K` after `B`, the best first, but for `Sampling` in no order;
+            the score of one that does not exist is negative infinity, its
+            target empty.
 
         Raises:
             TypeError: If ids or lengths are not integers, or `search` is not
@@ -714,7 +717,8 @@ class Transformer(Freezable, keras.Model):
         Returns:
             Natural-logarithm probabilities, in nats: of the tokens, float32
             array `(B, T)` with 0 at padding, and of the targets, float32
-            array `(B,)`, their sums. A source without tokens has a target
+            array `(B,)`, their sums (`Translator.score` returns these first).
+            A source without tokens has a target
             without any, as in `generate`: the end token or nothing has 0
             there, and every other target negative infinity.
 
@@ -757,13 +761,12 @@ class Transformer(Freezable, keras.Model):
         """Trains like `keras.Model.fit`, after checking the ids.
 
         Of arrays all ids are checked, of a `tf.data.Dataset` the first batch,
-        for training and for validation: an id outside the vocabulary, no
-        labels, or some of another shape than the targets raise a `ValueError`;
-        labels that equal the targets, which are not shifted, are a warning. In
-        a later batch, or in a dataset that `tf.distribute` has distributed,
-        TensorFlow finds such an id on a CPU; if compiled with XLA or on another
-        device, nothing does. The check iterates a dataset once more than
-        training does, so its source must be readable again.
+        for training and for validation. In a later batch, or in a dataset that
+        `tf.distribute` has distributed, TensorFlow finds an id outside the
+        vocabulary on a CPU; if compiled with XLA or on another device, nothing
+        does. Labels that equal the targets, which are not shifted, are a
+        warning. The check iterates a dataset once more than training does, so
+        its source must be readable again.
 
         On a few cores, the operations of a small model are faster if threads do
         not share them. After
@@ -774,21 +777,32 @@ class Transformer(Freezable, keras.Model):
         run on the devices of a strategy, and those of subclasses, are not
         split.
 
-        `class_weight` is refused, as Keras expects one class per row for it;
         `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
+
+        Raises:
+            TypeError: If ids are no integers.
+            ValueError: If an id is outside the vocabulary, labels are missing
+                or of another shape than the targets, or weights of one that
+                does not fit, or `class_weight` is given, for which Keras
+                expects one class per row.
         """
         fit = super().fit
         given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         check_no_class_weight(given.get("class_weight"))
         # Before Keras takes the weights out of the model, as it does on JAX.
         needs_labels = self.loss is not None
-        check_training_data(self, x, y, needs_labels)
-        validation = x_and_y(given.get("validation_data"))
+        weights = given.get("sample_weight")
+        check_training_data(self, x, y, weights, needs_labels)
+        validation = keras.utils.unpack_x_y_sample_weight(
+            given.get("validation_data")
+        )
         check_training_data(self, *validation, needs_labels)
         # A dataset has an order of its own; Keras would warn.
         if is_dataset(x) and "shuffle" not in given:
             kwargs["shuffle"] = False
         return fit(x, y, *args, **kwargs)
+
+    fit.__signature__ = inspect.signature(keras.Model.fit)
 
     def train_on_batch(
         self,
@@ -808,14 +822,21 @@ class Transformer(Freezable, keras.Model):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Like `keras.Model.evaluate`, after checking the ids as `fit` does."""
+        evaluate = super().evaluate
         if not kwargs.get("_use_cached_eval_dataset"):  # `fit` checked
-            check_training_data(self, x, y, self.loss is not None)
-        return super().evaluate(x, y, *args, **kwargs)
+            given = inspect.signature(evaluate).bind(x, y, *args, **kwargs)
+            weights = given.arguments.get("sample_weight")
+            check_training_data(self, x, y, weights, self.loss is not None)
+        return evaluate(x, y, *args, **kwargs)
+
+    evaluate.__signature__ = inspect.signature(keras.Model.evaluate)
 
     def predict(self, x, *args, **kwargs):
         """Like `keras.Model.predict`, after checking the ids as `fit` does."""
         check_training_data(self, x)
         return super().predict(x, *args, **kwargs)
+
+    predict.__signature__ = inspect.signature(keras.Model.predict)
 
     def export(
         self,
@@ -919,15 +940,23 @@ class Transformer(Freezable, keras.Model):
         )
         return self.project(x)  # (B, T, V)
 
-    def _decode(self, target_ids, encoded, encoded_mask, **options):
+    def _decode(
+        self,
+        target_ids,
+        encoded,
+        encoded_mask,
+        training=None,
+        return_attention_scores=False,
+    ):
         x = self.target_positions(self.target_embedding(target_ids))
-        x = self.embedding_dropout(x, training=options.get("training"))
+        x = self.embedding_dropout(x, training=training)
         return self.decoder(
             x,
             encoded,
             padding_mask=padding_mask(target_ids),
             encoded_mask=encoded_mask,
-            **options,
+            training=training,
+            return_attention_scores=return_attention_scores,
         )
 
 

@@ -23,7 +23,7 @@ from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.lengths import check_row_lengths
 from keras_transformer.lengths import within_model
-from keras_transformer.pieces import end_rows
+from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import end_targets
 from keras_transformer.progress import with_progress
 from keras_transformer.search import Search
@@ -38,8 +38,8 @@ from keras_transformer.translator_folder import write_folder
 from keras_transformer.version import __version__
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite_weights
-from keras_transformer.weights import hold_weights
 from keras_transformer.weights import named_weights
+from keras_transformer.weights import sync_weights
 
 # Most logits of a batch that is scored, as all are computed at once: 256 MB in
 # float32.
@@ -60,8 +60,8 @@ class Translator:
         texts: A sequence of any number of strings. A text without tokens has
             an empty translation: empty text, and white space unless the
             tokenizer keeps it.
-        min_length: Least tokens of a translation before its end, if the
-            default of `max_length` and the model's own leave room for them.
+        min_length: Fewest tokens of a translation before its end. The default
+            of `max_length`, and the model's own, go first where they are less.
         max_length: Most tokens of a translation; by default the tokens of the
             source + 50 (section 6.1), and never more than the model's own. The
             longer, the fewer texts are decoded at once, as memory is reserved
@@ -91,9 +91,9 @@ class Translator:
             special tokens, a limit is not positive or `min_length` more than
             `max_length`, there are not as many prefixes as texts, or one is
             longer than its translation may be, or a text is longer than the
-            model's `max_length`, 4,096 tokens where it has none.
-            `translator.model.max_length = 10_000` raises that, is saved and
-            exported; learned positions cannot be raised.
+            model's `max_length`, 4,096 tokens where it has none. Set
+            `translator.model.max_length = 10_000` for longer texts, unless
+            positions are learned; it is saved and exported.
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
@@ -168,7 +168,7 @@ class Translator:
         """Translates texts; the class says what the arguments are."""
         # Read once: another thread may set another.
         search = search_or_greedy(self.search if search is None else search)
-        rows = end_rows(self.encode(check_texts("texts", texts)))
+        rows = end_sources(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
@@ -201,8 +201,8 @@ class Translator:
             within_model(max_length, self.model),
         )
         # XLA's operations use all cores by themselves.
-        beside = 1 if jit_compile else batches_at_once()
-        found = in_threads(translate, batches, beside)
+        num_threads = 1 if jit_compile else batches_at_once()
+        found = in_threads(translate, batches, num_threads)
         translations, scores = in_text_order(
             len(rows),
             search.num_hypotheses,
@@ -225,8 +225,9 @@ class Translator:
         Returns:
             Float32 array `(B,)`: natural-logarithm probabilities of the
             translations with their end tokens, in nats; and a list of as many
-            float32 arrays, those of their tokens. The translation of empty
-            text is empty: 0 if so, and negative infinity if not.
+            float32 arrays, those of their tokens (`Transformer.score` returns
+            these first). The translation of empty text is empty: 0 if so, and
+            negative infinity if not.
 
         Raises:
             TypeError: If one is not a sequence of strings.
@@ -320,7 +321,7 @@ class Translator:
             model = type(model).from_config(
                 {**model.get_config(), "dtype": dtype}
             )
-            hold_weights(self.model)
+            sync_weights(self.model)
             model.set_weights(self.model.get_weights())
         return Translator(
             model, self.tokenizer, self.target_tokenizer, self.search
@@ -340,7 +341,7 @@ class Translator:
 
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
-            OSError: If nothing may be written there, or a file is.
+            OSError: If the folder may not be written to, or is a file.
             ValueError: If the model is quantised, has LoRA or an activation
                 that is not registered, or a weight is not a finite number; if
                 the class of model or search is not registered; or if `path`
@@ -510,8 +511,9 @@ class Translator:
 
         Args:
             path: The file.
-            quantization: `None` for float32 weights, `"float16"`, or `"int8"`
-                (dynamic range: products are computed in integers).
+            quantization: `None` for float32 weights, `"float16"` for matrices
+                in float16, which are widened when the file is loaded, or
+                `"int8"` (dynamic range: products are computed in integers).
             text: Whether to write `translate_text`.
             steps: Whether to write `encode` and `decode_step`.
                 `LiteRTTranslator` needs neither these nor `text`, and without
@@ -566,10 +568,11 @@ class Translator:
         The same weights in float32, for `ctranslate2.Translator(folder)`, which
         quantises them with `compute_type="int8"`. `source.spm` splits text into
         the pieces that `translate_batch` takes, `target.spm` joins those that
-        it returns. Add no special tokens: the configuration has the end token
-        of the source and the start token of the target. A bias forbids padding
-        and the start token, whose share of the probability goes to the other
-        tokens.
+        it returns; where a text begins with spaces or an unknown piece, it has
+        other spaces there than from a `Translator`. Add no special tokens: the
+        configuration has the end token of the source and the start token of the
+        target. A bias forbids padding and the start token, whose share of the
+        probability goes to the other tokens.
 
         `translate_batch` searches as `GreedySearch` does with `beam_size=1,
         length_penalty=0, min_decoding_length=0`, and with another beam and
@@ -649,7 +652,7 @@ class Translator:
         texts = check_texts("texts", texts)
         translations = check_texts("translations", translations)
         check_as_many(texts=texts, translations=translations)
-        sources = end_rows(self.encode(texts))
+        sources = end_sources(self.encode(texts))
         targets = end_targets(self.target_tokenizer.encode(translations))
         check_row_lengths("texts", sources, self.longest_source)
         check_row_lengths("translations", targets, self.longest_source)

@@ -47,7 +47,7 @@ def write_folder(path, weights, tokenizers, description, overwrite):
 
     Raises:
         FileExistsError: If the folder is not empty, unless `overwrite`.
-        OSError: If nothing may be written there, or a file is.
+        OSError: If the folder may not be written to, or is a file.
     """
     check_folder_to_write(path)
     check_free(path, overwrite)
@@ -252,7 +252,7 @@ def _one_at_a_time(path):
     A save removes files that it did not write itself. On a file system without
     locks, nobody else may save at the same time.
     """
-    os.makedirs(path, exist_ok=True)
+    os.makedirs(os.path.realpath(path), exist_ok=True)  # of a link, its target
     folder = os.open(path, os.O_RDONLY)
     try:
         lock(folder, wait=True)

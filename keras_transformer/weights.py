@@ -7,7 +7,7 @@ from keras_transformer.layer import Freezable
 from keras_transformer.layer import parts_in
 
 
-def hold_weights(model):
+def sync_weights(model):
     """Brings the weights back into the model.
 
     Within an epoch, `fit` on JAX keeps them outside of it.
@@ -51,7 +51,7 @@ def named_weights(model) -> dict[str, np.ndarray]:
     Raises:
         ValueError: If two weights have the same path.
     """
-    hold_weights(model)
+    sync_weights(model)
     return {
         name: np.asarray(ops.convert_to_numpy(variable), order="C")
         for name, variable in named_variables(model).items()
@@ -80,7 +80,7 @@ def check_finite_model(model):
     Args:
         model: The model, in which two weights may have the same path.
     """
-    hold_weights(model)
+    sync_weights(model)
     check_finite_weights(
         (variable.path, ops.convert_to_numpy(variable))
         for variable in model.weights

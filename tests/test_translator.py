@@ -1040,6 +1040,13 @@ def test_save_into_an_empty_folder(translator, tmp_path):
     assert_same(kt.Translator.load(tmp_path), translator)
 
 
+def test_save_by_a_link_to_a_folder_that_is_not_made(translator, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    translator.save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert "translator.json" in os.listdir(tmp_path / "folder")
+
+
 def test_save_replaces_only_what_it_is_told_to(translator, tmp_path):
     (tmp_path / "translator.json").write_text("precious")
     before = contents(tmp_path)

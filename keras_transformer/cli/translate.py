@@ -216,7 +216,7 @@ def _checked_prefixes(prefix, path, translator, texts, max_length):
     """
     from keras_transformer.lengths import check_limits
     from keras_transformer.lengths import check_prefix_lengths
-    from keras_transformer.pieces import end_rows
+    from keras_transformer.pieces import end_sources
 
     if prefix is not None:
         prefixes, place = [prefix] * len(texts), "--target-prefix"
@@ -227,7 +227,7 @@ def _checked_prefixes(prefix, path, translator, texts, max_length):
     check_limits(0, max_length)
     check_prefix_lengths(
         [*map(len, translator.target_tokenizer.encode(prefixes))],
-        [*map(len, end_rows(translator.encode(texts)))],
+        [*map(len, end_sources(translator.encode(texts)))],
         max_length,
         translator.model,
         describe=lambda index: f"{place}, line {index + 1},",

@@ -141,7 +141,7 @@ class BeamSearch(Search):
         shape = (batch_size, self.width, problem.capacity)
         slots = ops.arange(self.width, dtype="int32")
         start_ids = ops.cast(problem.start_ids, "int32")
-        zero = ops.cast(0.0, "float32")  # else as `floatx` says
+        zero = ops.cast(0.0, "float32")  # 0.0 alone would be of `floatx`
         scores = ops.where(slots > 0, IMPOSSIBLE, zero)  # (W,)
         alive = _Candidates(
             scores=ops.tile(ops.expand_dims(scores, 0), (batch_size, 1)),
@@ -214,7 +214,7 @@ class BeamSearch(Search):
         # A sentence with nothing to decode has the empty target, for certain.
         empty = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
         first = ops.equal(ops.arange(self.num_hypotheses, dtype="int32"), 0)
-        zero = ops.cast(0.0, "float32")  # else as `floatx` says
+        zero = ops.cast(0.0, "float32")  # 0.0 alone would be of `floatx`
         return _Finished(
             scores=ops.where(
                 ops.logical_and(empty, first), zero, float("-inf")

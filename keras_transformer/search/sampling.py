@@ -39,7 +39,8 @@ class Sampling(IndependentSearch):
             ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)).
         num_hypotheses: Number of targets for each sentence, drawn
             independently and in no order.
-        seed: Random seed, an integer.
+        seed: Random seed, an integer. Calls with the same seed draw the same
+            for a sentence, also with the default.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur

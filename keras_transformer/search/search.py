@@ -58,7 +58,8 @@ class Search(abc.ABC):
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them
-            ([Keskar et al., 2019](https://arxiv.org/abs/1909.05858)).
+            ([Keskar et al., 2019](https://arxiv.org/abs/1909.05858), who divide
+            logits by it, whatever their sign).
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
             only once in a target; 0 for no such rule
             ([Paulus et al., 2017](https://arxiv.org/abs/1705.04304)).
@@ -278,7 +279,7 @@ class Problem(NamedTuple):
             end token; 0 for a sentence that has nothing to decode.
         capacity: Length `T` of the result, at least every `max_lengths`.
         end_token_id: The token that ends a target.
-        min_lengths: Int32 tensor `(B,)`, least tokens of each target before
+        min_lengths: Int32 tensor `(B,)`, fewest tokens of each target before
             its end token; or `None`.
         prefix_ids: Int32 tensor `(B, T)`, tokens that each target begins
             with, then padding; or `None`.
@@ -286,7 +287,7 @@ class Problem(NamedTuple):
         search_seeds: Int32 tensor `(B,)`, the seed of the search for each
             sentence; by default the search's own.
         sentence_seeds: Int32 tensor `(B,)`, in which random choices for one
-            sentence differ from those for another; by default their numbers.
+            sentence differ from those for another; by default the row's number.
         needs_scores: Whether the scores of tokens are needed. If not, a search
             that does not rank by them leaves them, and the scores of targets,
             at 0.

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.serving.warmup import FOLDER
-from keras_transformer.weights import hold_weights
+from keras_transformer.weights import sync_weights
 
 # The note's file in a SavedModel, and its name in a LiteRT file.
 FILE = os.path.join(FOLDER, "keras_transformer.json")
@@ -87,7 +87,7 @@ def _parts(translator):
     """Digests of a translator's parts, by what a report calls them."""
     weights = hashlib.sha256()
     dtypes = set()
-    hold_weights(translator.model)
+    sync_weights(translator.model)
     for variable in translator.model.weights:
         array = ops.convert_to_numpy(variable)
         weights.update(array.tobytes())

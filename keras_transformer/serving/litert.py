@@ -12,8 +12,9 @@ from tensorflow.lite.python import schema_py_generated as schema
 from keras_transformer.atomic import temporary_folder
 from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.layer import check_not_quantized
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_file_to_write
@@ -51,6 +52,7 @@ def export_litert(
     """Writes what `Translator.export_litert` describes."""
     path = os.fsdecode(path)
     check_choice(QUANTIZATIONS, quantization=quantization)
+    check_flag(text=text, steps=steps, screening=screening)
     if source_length is not None:
         _check_source_length(source_length, translator.longest_source)
         text = steps = False
@@ -235,7 +237,7 @@ class _LiteRTGraph:
         return signatures
 
     def _translate_ids(self, source_ids):
-        decode = Decode(
+        decode = DecodingLoop(
             self.model, self.translator.search, screen=self.weights.screen
         )
         # Sizes change between segments, which fixed shapes rule out.

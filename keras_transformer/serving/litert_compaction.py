@@ -159,9 +159,8 @@ def _number_by_use(graph):
 
 def _is_quantized(quantization):
     return quantization is not None and any(
-        value is not None
-        for name, value in vars(quantization).items()
-        if name in ("scale", "zeroPoint", "min", "max", "details")
+        getattr(quantization, name) is not None
+        for name in ("scale", "zeroPoint", "min", "max", "details")
     )
 
 

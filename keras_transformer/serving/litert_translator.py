@@ -15,7 +15,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_row_lengths
-from keras_transformer.pieces import end_rows
+from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
@@ -127,7 +127,7 @@ class LiteRTTranslator:
         verbose: int = 0,
     ):
         """Translates texts; the class says what the arguments are."""
-        rows = end_rows(self.encode(check_texts("texts", texts)))
+        rows = end_sources(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
         least_length = self.longest_source if self._is_fixed else 1
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_transformer.atomic import new_folder
 from keras_transformer.batches import TOKENS_PER_BATCH
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.generation import length_for
 from keras_transformer.generation import row_counts
 from keras_transformer.lengths import default_max_length
@@ -205,7 +205,7 @@ class TranslationGraph(tf.Module):
         )
 
     def _search(self, source_ids, compile_function=None):
-        found = Decode(self.model, self.search).in_segments(
+        found = DecodingLoop(self.model, self.search).in_segments(
             {"source_ids": source_ids}, compile_function
         )
         return found.target_ids, found.scores

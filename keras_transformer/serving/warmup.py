@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.batches import pad_rows
-from keras_transformer.pieces import end_rows
+from keras_transformer.pieces import end_sources
 from keras_transformer.special_tokens import END_TOKEN_ID
 
 # Where TensorFlow Serving looks for them.
@@ -71,7 +71,7 @@ def _inputs(translator, lengths):
         if len(tokenizer.encode(text)) <= longest
     ]
     yield "serving_default", {"text": np.array(texts, dtype=object)}
-    yield "translate_ids", {"source_ids": pad_rows(end_rows(rows))}
+    yield "translate_ids", {"source_ids": pad_rows(end_sources(rows))}
 
 
 def _field(number, content):

@@ -1,6 +1,6 @@
 """Draws how texts are split into pieces, by their probabilities.
 
-Subword regularisation, of [Kudo, 2018](https://aclanthology.org/P18-1007).
+Subword regularization, of [Kudo, 2018](https://aclanthology.org/P18-1007).
 """
 
 import random

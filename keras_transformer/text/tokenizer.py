@@ -224,11 +224,12 @@ class Tokenizer:
 
         Args:
             texts: A sequence of strings.
-            number: Ways for each text.
+            number: Segmentations of each text.
             alpha: As for `sample`.
             generator: NumPy generator that draws the others.
-            max_length: Most tokens of a way; a text for which the first has
-                more, or too many are drawn, has the first instead.
+            max_length: Most tokens of a segmentation. A text of which the first
+                has more, or for which too many longer ones are drawn, has the
+                first each time.
 
         Returns:
             A list of `number` lists of ids for each text.

@@ -49,7 +49,11 @@ class TokenAccuracy(_TokenMean):
         self._direction = "up"  # for callbacks of Keras that look for the best
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Counts in labels `(B, T)` and logits `(B, T, V)`."""
+        """Counts in labels `(B, T)` and logits `(B, T, V)`.
+
+        Raises `ValueError` if their shapes do not fit. Weights are of rows
+        `(B,)` or of tokens `(B, T)`.
+        """
         y_true = ops.cast(y_true, "int32")
         check_same_sizes("y_true", y_true.shape, y_pred.shape[:-1])
         chosen = by_part(
@@ -88,7 +92,11 @@ class Perplexity(_TokenMean):
         self._direction = "down"  # for callbacks of Keras
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Counts in labels `(B, T)` and logits `(B, T, V)`."""
+        """Counts in labels `(B, T)` and logits `(B, T, V)`.
+
+        Raises `ValueError` if their shapes do not fit. Weights are of rows
+        `(B,)` or of tokens `(B, T)`.
+        """
         y_true = ops.cast(y_true, "int32")
         check_same_sizes("y_true", y_true.shape, y_pred.shape[:-1])
         log_normalizers = log_normalizers_of(y_pred)

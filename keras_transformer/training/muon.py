@@ -29,8 +29,8 @@ class Muon(Updates, keras.optimizers.Muon):
 
     Args:
         learning_rate: A number or a schedule, such as `WarmupSchedule`.
-        weight_decay: Weight decay of matrices: times the learning rate, the
-            share of them that an update takes away.
+        weight_decay: Weight decay of matrices: an update shrinks them by this
+            share, times the learning rate.
         adam_beta_1: Decay of Adam's mean of the gradients.
         adam_beta_2: Decay of its mean of their squares.
         adam_weight_decay: The same for the other weights.
@@ -43,7 +43,8 @@ class Muon(Updates, keras.optimizers.Muon):
 
     Raises:
         TypeError: If `exclude_layers` is a string.
-        ValueError: If weights are of float16, in which 1e-9 is 0.
+        ValueError: If an argument is out of range, or weights are of float16,
+            in which 1e-9 is 0.
 
     Example:
     >>> from keras_transformer import WarmupSchedule

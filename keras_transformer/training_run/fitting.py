@@ -147,7 +147,7 @@ class Fitting:
             if began_on != now_on:
                 print(
                     f"It began on Keras's backend {began_on!r}: on {now_on!r}, "
-                    "dropout draws other numbers.",
+                    "dropout has other random numbers.",
                     file=sys.stderr,
                 )
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)

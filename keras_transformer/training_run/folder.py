@@ -112,8 +112,8 @@ class RunFolder:
             finally:
                 self.is_locked = False
 
-    def is_marked(self) -> bool:
-        """Whether a training, which may still run, has locked it."""
+    def has_lock_file(self) -> bool:
+        """Whether a training has locked it, which may still run."""
         return os.path.exists(self.path(LOCK))
 
     def check_free(self, overwrite: bool):
@@ -122,7 +122,7 @@ class RunFolder:
         `FileExistsError` if there is something to overwrite, or a folder
         `training` that something else has made, which is never overwritten.
         """
-        began = self.is_marked()
+        began = self.has_lock_file()
         if not began and os.path.isdir(self.path()) and os.listdir(self.path()):
             raise FileExistsError(
                 f"{self.path()!r} holds something other than a training, and "

@@ -192,7 +192,8 @@ class TrainingRun:
                     f"{self.folder.output}. Leave out `--resume`."
                 )
             self.folder.check_free(overwrite)
-            if self.folder.is_marked():  # raises now if one is running there
+            if self.folder.has_lock_file():
+                # Raises now if one is running there.
                 stack.enter_context(self.folder.locked())
             files.check_pairs()  # before minutes of work
         if self.options.start_from:

@@ -418,6 +418,19 @@ def test_fit_compares_labels_with_targets(shape):
         model.fit(IDS, LABELS, validation_data=(IDS, labels))
 
 
+@pytest.mark.parametrize("shape", [(B, T + 1), (B + 1,), (B, T, 1)])
+def test_fit_compares_weights_with_labels(shape):
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    weights = np.ones(shape)
+    message = f"`sample_weight` must have shape {(B, T)}. Received: sample_wei"
+    for call in (model.fit, model.evaluate):
+        with raises(ValueError, message):
+            call(IDS, LABELS, sample_weight=weights)
+    with raises(ValueError, message):
+        model.fit(IDS, LABELS, validation_data=(IDS, LABELS, weights))
+
+
 def test_training_needs_labels():
     model = make_model()
     model.compile("sgd", kt.LabelSmoothedCrossentropy())
@@ -811,8 +824,8 @@ def test_prefixes_must_be_without_the_start():
 
 def test_prefixes_must_have_nothing_behind_the_end():
     message = (
-        "`target_prefix_ids` must have nothing after the end token. "
-        "Received: row 1 with [4, 3, 5], where 3 ends the target."
+        "`target_prefix_ids` must have nothing after the end token, 3. "
+        "Received: more in row 1."
     )
     sources = [[4, 3], [5, 3]]
     with raises(ValueError, message):
@@ -820,6 +833,19 @@ def test_prefixes_must_have_nothing_behind_the_end():
     whole = [[4, 5, 3], [5, 3, 0]]
     found, _ = make_model().generate(sources, target_prefix_ids=whole)
     np.testing.assert_array_equal(found, whole)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("return_scores", "return_token_scores", "return_attention"),
+        "jit_compile",
+    ],
+)
+def test_flags_of_generate(name):
+    message = f"`{name}` must be True or False. Received: {name}='auto' of type"
+    with raises(TypeError, message):
+        make_model().generate([[4, 3]], **{name: "auto"})
 
 
 @pytest.mark.parametrize("row", [[0, 0, 5], [5, 0, 6], [0, 5, 0]], ids=str)

@@ -7,7 +7,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import decoding
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.generation import LENGTH_STEP
 from keras_transformer.generation import row_counts
 from keras_transformer.search.independent import IndependentSearch
@@ -62,7 +62,7 @@ def limits():
 @each_search
 def test_segments_equal_one_loop(model, source_ids, search):
     inputs = {"source_ids": source_ids, "max_lengths": limits()}
-    decode = Decode(model, search, capacity=2 * ROWS)
+    decode = DecodingLoop(model, search, capacity=2 * ROWS)
     expected = decode.whole(inputs)
     for compile_function in (None, lambda function: function):
         found = decode.in_segments(inputs, compile_function)
@@ -79,7 +79,7 @@ def test_segments_with_a_past_equal_one_loop(
     monkeypatch.setattr(decoding, "is_litert_graph", lambda: True)
     monkeypatch.setattr(decoding, "LEAST_DIM_WITH_PAST", D)
     rooms = set()
-    original = Decode.advance
+    original = DecodingLoop.advance
 
     def recorded(self, position, under_way, most_done=None):
         (past, _), (keys, _) = under_way.past[0], under_way.cache[0]
@@ -87,9 +87,9 @@ def test_segments_with_a_past_equal_one_loop(
         rooms.add(keys.shape[2] // search.num_slots)
         return original(self, position, under_way, most_done)
 
-    monkeypatch.setattr(Decode, "advance", recorded)
+    monkeypatch.setattr(DecodingLoop, "advance", recorded)
     inputs = {"source_ids": source_ids, "max_lengths": limits()}
-    decode = Decode(model, search, capacity=2 * ROWS)
+    decode = DecodingLoop(model, search, capacity=2 * ROWS)
     found = decode.in_segments(inputs)
     assert rooms == {decoding.FIRST_ROOM}
     monkeypatch.undo()
@@ -128,7 +128,7 @@ def test_finished_sentences_leave_and_the_cache_grows(
     model, source_ids, monkeypatch
 ):
     sizes, positions = [], []
-    original = Decode.advance
+    original = DecodingLoop.advance
 
     def recorded(self, position, under_way, most_done=None):
         keys, _ = under_way.cache[0]
@@ -137,14 +137,14 @@ def test_finished_sentences_leave_and_the_cache_grows(
         positions.append(int(position))
         return position, under_way
 
-    monkeypatch.setattr(Decode, "advance", recorded)
+    monkeypatch.setattr(DecodingLoop, "advance", recorded)
     source_ids = np.where(source_ids == 0, 4, source_ids)  # none is empty
     inputs = {
         "source_ids": source_ids,
         "max_lengths": limits(),
         "min_lengths": np.full(ROWS, 99, "int32"),  # go on to their limits
     }
-    Decode(model, kt.GreedySearch(), 2 * ROWS).in_segments(inputs)
+    DecodingLoop(model, kt.GreedySearch(), 2 * ROWS).in_segments(inputs)
     # At position 16 the cache is full; half of the rows end at 21, and so on.
     assert sizes[0] == (20, 16)
     assert sizes[1] == (12, 32)
@@ -161,7 +161,7 @@ def test_finished_sentences_leave_and_the_cache_grows(
 @pytest.mark.parametrize("rows", [1, 15, 17])
 def test_compiled_batches_of_any_size_come_to_an_end(model, rows):
     lengths = np.arange(1, 2 * rows, 2).astype("int32")
-    decode = Decode(model, kt.GreedySearch(), capacity=2 * rows)
+    decode = DecodingLoop(model, kt.GreedySearch(), capacity=2 * rows)
     found = decode.in_segments(
         {
             "source_ids": np.full((rows, 3), 5, "int32"),
@@ -192,7 +192,7 @@ def test_compiled_segments_have_few_shapes(model):
 
         return recorded
 
-    decode = Decode(model, kt.GreedySearch(), capacity=48)
+    decode = DecodingLoop(model, kt.GreedySearch(), capacity=48)
     generator = np.random.default_rng(3)
     for _ in range(2):
         source_ids = generator.integers(END + 1, V, (32, LENGTH_STEP))
@@ -275,13 +275,13 @@ def test_seeds_share_what_is_compiled():
 @eager_only
 def test_a_search_is_traced_once_for_sources_of_any_size(monkeypatch):
     model, traced = make_small(), []
-    original = Decode.in_segments
+    original = DecodingLoop.in_segments
 
     def recorded(self, inputs, compile_function=None):
         traced.append(inputs["source_ids"].shape)
         return original(self, inputs, compile_function)
 
-    monkeypatch.setattr(Decode, "in_segments", recorded)
+    monkeypatch.setattr(DecodingLoop, "in_segments", recorded)
     for rows, length, max_length in ((1, 3, 5), (2, 3, 5), (3, 9, 20)):
         target_ids, _ = model.generate(
             np.full((rows, length), 5), min_length=99

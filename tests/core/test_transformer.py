@@ -1,6 +1,7 @@
 """The whole model: sizes, sharing, variations of Table 3, and files."""
 
 import gc
+import inspect
 import re
 
 import keras
@@ -619,3 +620,12 @@ def test_model_can_be_cloned():
     model = kt.Transformer(**MODEL)
     clone = keras.models.clone_model(model)
     assert clone.get_config() == model.get_config()
+
+
+def test_methods_have_the_signatures_of_keras():
+    for name in ("fit", "evaluate", "predict"):
+        ours, theirs = (
+            inspect.signature(getattr(kind, name))
+            for kind in (kt.Transformer, keras.Model)
+        )
+        assert ours == theirs

@@ -5,7 +5,7 @@ import sys
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.serving.litert import convert_function
 from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.serving.run_export import peak_bytes
@@ -14,7 +14,7 @@ model = kt.Transformer.from_preset("base", 32_000)
 
 
 def translate_ids(source_ids):
-    decode = Decode(model, kt.GreedySearch())
+    decode = DecodingLoop(model, kt.GreedySearch())
     found = decode.in_segments({"source_ids": source_ids})
     return {"target_ids": found.target_ids}
 

@@ -34,7 +34,7 @@ def translate_ids(source_ids, lengths):
 
 
 for search in (kt.GreedySearch(), kt.BeamSearch(3, num_hypotheses=2)):
-    decode = decoding.Decode(model, search)
+    decode = decoding.DecodingLoop(model, search)
     ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
     vector = tf.TensorSpec([None], tf.int32, name="lengths")
     content = convert_function(Weights(model), translate_ids, ids, vector)

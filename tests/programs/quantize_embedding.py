@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
 
 import keras_transformer as kt
-from keras_transformer.decoding import Decode
+from keras_transformer.decoding import DecodingLoop
 from keras_transformer.serving.litert import convert_function
 from keras_transformer.serving.litert_weights import Weights
 
@@ -25,7 +25,7 @@ look_up = model.target_embedding.look_up
 
 
 def translate_ids(source_ids):
-    decode = Decode(model, kt.GreedySearch())
+    decode = DecodingLoop(model, kt.GreedySearch())
     found = decode.in_segments({"source_ids": source_ids})
     return {"target_ids": found.target_ids}
 

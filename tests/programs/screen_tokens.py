@@ -73,7 +73,7 @@ for tie_output, search in (
 ):
     model = model_of(tie_output)
     screen = litert_screen.screen_for(model, search)
-    decode = decoding.Decode(model, search, screen=screen)
+    decode = decoding.DecodingLoop(model, search, screen=screen)
 
     def translate_ids(source_ids, decode=decode):
         found = decode.in_segments({"source_ids": source_ids})
@@ -88,7 +88,9 @@ for tie_output, search in (
     assert num_rounded(content, model) == 1
     run = Interpreter(model_content=content).get_signature_runner()
     found = run(source_ids=source_ids)
-    expected = decoding.Decode(model, search).whole({"source_ids": source_ids})
+    expected = decoding.DecodingLoop(model, search).whole(
+        {"source_ids": source_ids}
+    )
     # Hypotheses as good as each other may be in another order.
     if isinstance(search, kt.GreedySearch):
         np.testing.assert_array_equal(found["target_ids"], expected.target_ids)
