@@ -23,6 +23,7 @@ from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.litert_compaction import compacted
 from keras_transformer.serving.litert_contents import foreign_operations
 from keras_transformer.serving.litert_file import Facts
+from keras_transformer.serving.litert_float16 import store_in_float16
 from keras_transformer.serving.litert_screen import screen_for
 from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -135,16 +136,16 @@ def _convert(weights, signatures, metadata=None, verbose=0):
         # Those of tensorflow-text; any others raise an error later.
         converter.allow_custom_ops = True
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        if weights.quantization is not None:
+        if weights.quantization == "int8":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if weights.quantization == "float16":
-            converter.target_spec.supported_types = [tf.float16]
         say("Converting; a minute for base size.")
         content = converter.convert()
     say("Making the file smaller.")
     file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
     if weights.screen is not None:
         weights.screen.store(file)
+    if weights.quantization == "float16":
+        store_in_float16(file)
     return compacted(file, next(iter(signatures)), metadata)
 
 

@@ -32,7 +32,7 @@ def compacted(model: schema.ModelT, first: str, metadata=None) -> bytes:
     """
     for name, data in (metadata or {}).items():
         _add_metadata(model, name, data)
-    _share_buffers(model)
+    share_buffers(model)
     for index, graph in enumerate(model.subgraphs):
         _order_by_need(graph)
         places = _number_by_use(graph)
@@ -69,7 +69,7 @@ def _add_metadata(model, name, data):
     model.metadata = [*(model.metadata or ()), entry]
 
 
-def _share_buffers(model):
+def share_buffers(model):
     """Keeps one of equal buffers; the first remains the empty one."""
     kept, places, place_of = [], [], {}
     for buffer in model.buffers:

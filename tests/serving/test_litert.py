@@ -191,6 +191,24 @@ def test_smaller_weights_say_nearly_the_same(exported, file, name):
     assert np.mean(np.array(translations) == np.array(expected)) >= 0.5
 
 
+def test_float16_rounds_the_matrices_alone(exported):
+    folder, translators = exported
+    rounded = translators["bpe"].with_dtype("float32")
+    for weight in rounded.model.weights:
+        if len(weight.shape) == 2:
+            values = keras.ops.convert_to_numpy(weight).astype("float16")
+            weight.assign(values.astype("float32"))
+    # So long that positions of rounded frequencies would be others.
+    texts = [" ".join(TEXTS[1:4] * 40)]
+    assert 500 < len(rounded.encode(texts[0])) < 1000
+    found, scores = kt.LiteRTTranslator(folder / "float16.tflite")(
+        texts, return_scores=True
+    )
+    expected, expected_scores = rounded(texts, return_scores=True)
+    assert found == expected
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("file", "whole"), [("int8", "greedy"), ("float16", "bpe")]
 )
