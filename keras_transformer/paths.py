@@ -12,8 +12,8 @@ ADDRESS = re.compile(r"\w+://")
 DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
-# What a `pathlib.Path` of one is: it keeps no empty folder names. On Windows,
-# one letter is a drive.
+# What an address becomes in a `pathlib.Path`, which keeps no empty folder
+# names. On Windows, one letter is a drive.
 LOST_ADDRESS = re.compile(r"(\w{2,}:)//?")
 
 
@@ -67,6 +67,11 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
             f"{os.fspath(path)!r} is where a file system is mounted, and "
             "cannot be replaced. Choose a folder in it."
         )
+    if _holds_current_folder(path):  # which would be removed under a shell
+        raise FileExistsError(
+            f"{os.fspath(path)!r} is the current folder, or one above it, and "
+            "cannot be replaced. Choose another folder."
+        )
     is_empty = os.path.isdir(path) and not os.listdir(path)
     if not os.path.lexists(path) or is_empty:
         return
@@ -89,8 +94,9 @@ def check_file_to_write(path, overwrite: bool = False):
         return
     if is_special(path):
         return
-    path = os.fspath(path)
-    if os.path.isdir(os.path.realpath(path)):  # as "" is
+    path = os.fsdecode(path)
+    # "" is one, and what ends with a slash was meant to be one.
+    if os.path.isdir(os.path.realpath(path)) or path.endswith(os.sep):
         raise IsADirectoryError(f"{path!r} is a folder, not a file.")
     check_absent(path, overwrite)
     path = os.path.realpath(path)
@@ -103,19 +109,29 @@ def check_name(path):
 
     To rename something to it would be the last step.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.stat(path)
 
 
 def check_folder_to_write(path):
     """Raises `OSError` unless files may be written in a folder, made or not."""
     path = os.path.realpath(path)
+    check_name(path)
     while not os.path.exists(path):  # it will be made
         path = os.path.dirname(path)
     if not os.path.isdir(path):
         raise NotADirectoryError(f"{path!r} is a file, not a folder.")
     if not os.access(path, os.W_OK | os.X_OK):
         raise PermissionError(f"Cannot write in {path!r}.")
+
+
+def _holds_current_folder(path):
+    """Whether a real path is that of the current folder, or above it."""
+    try:
+        current = os.path.realpath(os.getcwd())
+    except FileNotFoundError:
+        return False  # it was removed
+    return os.path.commonpath([path, current]) == path
 
 
 def is_special(path):
@@ -153,5 +169,6 @@ def check_file(path) -> str:
     if os.path.isdir(path):
         raise FileNotFoundError(f"No such file: {path!r} is a folder.")
     if not os.path.exists(path):
+        check_local(path)
         raise FileNotFoundError(f"No such file: {path!r}.")
     return path

@@ -183,6 +183,8 @@ def test_a_file_is_replaced_only_when_asked(tmp_path):
     check_file_to_write(path, overwrite=True)
     with pytest.raises(IsADirectoryError, match="'' is a folder, not a file"):
         check_file_to_write("")  # the current one
+    with pytest.raises(IsADirectoryError, match="new/' is a folder, not a fi"):
+        check_file_to_write(f"{tmp_path}/new/")
     with pytest.raises(IsADirectoryError, match="is a folder, not a file"):
         check_file_to_write(tmp_path, overwrite=True)
 
@@ -306,6 +308,17 @@ def test_where_a_file_system_is_mounted_nothing_is_replaced(
     monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path))
     with pytest.raises(FileExistsError, match="mounted.*a folder in it"):
         check_replaceable(tmp_path, True, "a model", "mark")
+
+
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    for path in (".", "", tmp_path / "in", tmp_path):
+        with pytest.raises(FileExistsError, match="the current folder, or one"):
+            check_replaceable(path, True, "a model", "mark")
+    check_replaceable("new", False, "a model", "mark")
+    (tmp_path / "in").rmdir()
+    check_replaceable(tmp_path / "other", False, "a model", "mark")
 
 
 def test_what_is_unfinished_can_be_removed(tmp_path, monkeypatch):
