@@ -138,18 +138,19 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
         counts = [count, count]
         counts[longer] += has_words.total()
         advice = "" if has_words[True] else " The last of them are empty."
-        raise ValueError(
-            "`source` and `target` must have the same number of lines. "
-            f"Received: {counts[0]:,} lines in source ({names[0]}), "
-            f"{counts[1]:,} lines in target ({names[1]}).{advice}"
-        )
+        raise _unequal(names, counts, advice)
 
 
-def read_pairs(source, target) -> list[list[str]]:
+def read_pairs(source, target, *others) -> list[list[str]]:
     """The lines of two texts, at least one, as `line_pairs` takes them.
 
+    Args:
+        source: Text.
+        target: Text of as many lines.
+        *others: Further texts of as many lines, other translations.
+
     Returns:
-        The lines of the source, and as many of the target.
+        The lines of the source, and as many of each other text.
 
     Raises:
         ValueError: As `line_pairs`, or if there are no lines.
@@ -159,7 +160,21 @@ def read_pairs(source, target) -> list[list[str]]:
         raise ValueError(
             f"Text must not be empty. Received: {name_of(source)}."
         )
-    return [[*side] for side in zip(*pairs, strict=True)]
+    texts = [[*side] for side in zip(*pairs, strict=True)]
+    for other in others:  # the source, which may be a pipe, is read only once
+        texts.append([*lines_of(other)])
+        if len(texts[-1]) != len(pairs):
+            names = name_of(source), name_of(other)
+            raise _unequal(names, (len(pairs), len(texts[-1])))
+    return texts
+
+
+def _unequal(names, counts, advice=""):
+    return ValueError(
+        "`source` and `target` must have the same number of lines. "
+        f"Received: {counts[0]:,} lines in source ({names[0]}), "
+        f"{counts[1]:,} lines in target ({names[1]}).{advice}"
+    )
 
 
 def _are_one_pipe(source, target):

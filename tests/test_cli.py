@@ -252,6 +252,8 @@ def test_without_a_command_help_is_shown():
         ("train a b --foo 1", "No such option:? .?--foo.*"),
         ("train a b --epochs two", "Invalid value for '--epochs': .*"),
         ("train a b --output", "Option '--output' requires an argument."),
+        ("train --validation a", "Option '--validation' requires 2 arguments."),
+        ("--version=3", "Option '--version' does not take a value."),
         ("export a b --format onnx", "Invalid value for '--format': .*"),
     ],
 )
@@ -259,6 +261,9 @@ def test_what_cannot_be_parsed_is_one_line_that_names_the_help(typed, message):
     result = run(*typed.split())
     assert_is_one_line(result, rf"(?i:{message}) See `.*keras.transformer.*`\.")
     assert "?." not in result.errors
+    [first, *_] = typed.split()
+    command = f"{first} " if first in ("train", "export") else ""
+    assert f"keras-transformer {command}--help`" in result.errors
 
 
 def test_version():
@@ -1430,9 +1435,13 @@ def test_evaluate_takes_several_references(trained, tmp_path):
     expected = sacrebleu.corpus_bleu(translations, references)
     assert result.output.startswith(f"BLEU {expected.score:.2f}\n")
     assert "\nnrefs:2|" in result.output
-    command = ("evaluate", trained.folder, *files, "--output", other)
+    command = ("evaluate", trained.folder, *files)
+    result = run(*command, "--output", other, "--overwrite")
     message = "`--output` must be another file than what is read.*"
-    assert_is_one_line(run(*command, "--overwrite"), message)
+    assert_is_one_line(result, message)
+    other.write_text("Katze\n")
+    message = r".*72 lines in source .*text.en\), 1 lines in .*other.de\)\."
+    assert_is_one_line(run(*command), message)
 
 
 def test_evaluate_needs_as_many_references(trained, tmp_path):

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import types
+from pathlib import Path
 from unittest import mock
 
 import keras
@@ -646,7 +647,7 @@ def test_another_backend_is_told(trained, copied, text, capsys, backend):
         begun["backend"] = backend
     path.write_text(json.dumps(begun))
     train(copied, text, {**trained.settings, "epochs": 3})
-    told = "It began on Keras's backend 'jax': on 'tensorflow', dropout draws"
+    told = "It began on Keras's backend 'jax': on 'tensorflow', dropout has o"
     assert (told in capsys.readouterr().err) == (backend == "jax")
 
 
@@ -1059,12 +1060,32 @@ def test_a_file_may_be_named_in_another_way_or_moved(
         check("x", "./x", elsewhere)
 
 
+def test_text_without_a_pair_is_found_before_any_work(
+    text, tmp_path, monkeypatch
+):
+    monkeypatch.delattr(run_module, "new_tokenizers")
+    files = [tmp_path / "some", tmp_path / "blank"]
+    message = "must not be empty. Received: no pair of .*some, .*blank"
+    for contents in (("", ""), ("the cat\n\n", "\ndie Katze\n")):
+        for file, content in zip(files, contents, strict=True):
+            file.write_text(content)
+        for wrong in ({"text": files}, {"text": text, "validation": files}):
+            with pytest.raises(ValueError, match=message):
+                train(tmp_path / "run", **wrong)
+    address = Path("gs://b/x")  # which keeps one slash of two
+    with pytest.raises(ValueError, match="file system. Received: 'gs://b/x'"):
+        train(tmp_path / "run", [address, files[0]])
+    assert not (tmp_path / "run").exists()
+
+
 def test_where_nothing_can_be_written_no_text_is_read(
     text, tmp_path, monkeypatch
 ):
     monkeypatch.delattr(run_module, "new_tokenizers")
     with pytest.raises(NotADirectoryError, match="text.en' is a file, not a"):
         train(text[0] / "run", text)
+    with pytest.raises(OSError, match="File name too long"):
+        train(tmp_path / ("n" * 300), text)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="Cannot write in '"):
         train(tmp_path / "run", text)

@@ -70,9 +70,7 @@ def evaluate(
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
     check_output("--output", output, overwrite, [folder, source, *target])
-    pairs = [read_pairs(source, path) for path in target]
-    sources = pairs[0][0]
-    references = [texts for _, texts in pairs]
+    sources, *references = read_pairs(source, *target)
     translator = load_any(folder, dtype, search_options, workers, is_much=True)
     check_line_lengths(sources, source, translator)
     found = first_of(translator(sources, verbose=1))

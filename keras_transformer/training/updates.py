@@ -87,12 +87,25 @@ class Updates:
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         devices = replica_context()
-        if devices is not None:  # before they are clipped
+        if devices is not None:
+            self._check_for_devices()
+            # Before they are clipped.
             grads = sum_over_devices(devices, grads)
         if devices is not None and self.gradient_accumulation_steps:
             self._accumulate_on_devices(devices, grads, trainable_variables)
         else:
             super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _check_for_devices(self):
+        """Raises if Keras would need a condition that devices cannot share."""
+        for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+            value = getattr(self, name)
+            if self.use_ema and value:
+                raise ValueError(
+                    f"`{name}` must not be combined with `use_ema` on several "
+                    f"devices. Received: {name}={value}, use_ema=True. Use "
+                    "`WeightAveraging` instead."
+                )
 
     def _accumulate_on_devices(self, devices, gradients, variables):
         """Updates after every `gradient_accumulation_steps` batches.
@@ -102,13 +115,6 @@ class Updates:
         for each weight here.
         """
         steps = self.gradient_accumulation_steps
-        if self.use_ema:
-            raise ValueError(
-                "`gradient_accumulation_steps` must not be combined with "
-                "`use_ema` on several devices. Received: "
-                f"gradient_accumulation_steps={steps}, use_ema=True. Use "
-                "`WeightAveraging` instead."
-            )
         is_last = (self._iterations.value + 1) % steps == 0
         accumulators = [
             self._accumulated_gradients[self._get_variable_index(variable)]

@@ -1,6 +1,5 @@
 """The text of a training, in files and in batches."""
 
-import collections
 import dataclasses
 import math
 import os
@@ -59,9 +58,16 @@ class TextFiles:
         return cls((source, target), tuple(validation) or None, digests)
 
     def check_pairs(self):
-        """Raises `ValueError` if one side has more lines than the other."""
-        for pair in filter(None, (self.text, self.validation)):
-            collections.deque(line_pairs(*pair), maxlen=0)
+        """Raises `ValueError` unless there are pairs, and nothing else."""
+        for files in filter(None, (self.text, self.validation)):
+            has_text = False
+            for pair in line_pairs(*files):
+                has_text = has_text or all(pair)
+            if not has_text:
+                raise ValueError(
+                    "Text must not be empty. Received: no pair of lines with "
+                    f"text in {', '.join(files)}."
+                )
 
 
 @dataclasses.dataclass

@@ -62,9 +62,10 @@ for options in CASES if dtype == "float32" else CASES[3::2]:
     for weight, other in zip(weights, expected, strict=True):
         np.testing.assert_allclose(weight, other, atol=tolerance)
 
-try:
-    train(None, use_ema=True, gradient_accumulation_steps=2)
-except ValueError as error:
-    assert "`gradient_accumulation_steps` must not be" in str(error), error
-else:
-    raise AssertionError("there is no error")
+for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+    try:
+        train(None, use_ema=True, **{name: 2})
+    except ValueError as error:
+        assert f"`{name}` must not be combined" in str(error), error
+    else:
+        raise AssertionError("there is no error")
