@@ -108,11 +108,11 @@ def _run():
 
 def _with_hint(error):
     """The message of a `UsageError`, and where help is."""
-    # Without a context where an option lacks a value.
-    given = sys.argv[1:2] if not sys.argv[1].startswith("-") else []
-    command = " ".join([app.info.name, *given])
     if error.ctx:
         command = error.ctx.command_path
+    else:  # where an option lacks a value
+        given = [name for name in sys.argv[1:2] if not name.startswith("-")]
+        command = " ".join([app.info.name, *given])
     message = error.format_message()
     end = "" if message.endswith((".", "?")) else "."
     return f"{message}{end} See `{command} --help`."
