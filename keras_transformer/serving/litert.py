@@ -23,6 +23,7 @@ from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.litert_compaction import compacted
 from keras_transformer.serving.litert_contents import foreign_operations
 from keras_transformer.serving.litert_file import Facts
+from keras_transformer.serving.litert_float16 import LARGEST_FLOAT16
 from keras_transformer.serving.litert_float16 import store_in_float16
 from keras_transformer.serving.litert_screen import screen_for
 from keras_transformer.serving.litert_weights import Weights
@@ -35,8 +36,6 @@ QUANTIZATIONS = (None, "float16", "int8")
 
 # From this `hidden_dim` on, a step reads many weights.
 LARGE_HIDDEN_DIM = 256
-
-LARGEST_FLOAT16 = float(np.finfo("float16").max)
 
 
 def export_litert(
@@ -151,11 +150,13 @@ def _convert(weights, signatures, metadata=None, verbose=0):
 
 def _check_fits_float16(model):
     for weight in model.weights:
+        if len(weight.shape) < 2:
+            continue  # stays in float32
         largest = float(ops.max(ops.abs(ops.cast(weight, "float32"))))
         if largest > LARGEST_FLOAT16:
             raise ValueError(
-                f"Weights must be at most {LARGEST_FLOAT16:g} to be written in "
-                f"float16. Received: {weight.path} with {largest:g}."
+                f"Matrices must be at most {LARGEST_FLOAT16:g} to be written "
+                f"in float16. Received: {weight.path} with {largest:g}."
             )
 
 

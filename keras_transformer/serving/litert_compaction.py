@@ -32,7 +32,6 @@ def compacted(model: schema.ModelT, first: str, metadata=None) -> bytes:
     """
     for name, data in (metadata or {}).items():
         _add_metadata(model, name, data)
-    share_buffers(model)
     for index, graph in enumerate(model.subgraphs):
         _order_by_need(graph)
         places = _number_by_use(graph)
@@ -40,6 +39,7 @@ def compacted(model: schema.ModelT, first: str, metadata=None) -> bytes:
             if signature.subgraphIndex == index:
                 for entry in (*signature.inputs, *signature.outputs):
                     entry.tensorIndex = places[entry.tensorIndex]
+    share_buffers(model)
     while _share_subgraphs(model):
         pass  # graphs that call equal ones become equal only now
     _put_first(model, first)
@@ -70,23 +70,26 @@ def _add_metadata(model, name, data):
 
 
 def share_buffers(model):
-    """Keeps one of equal buffers; the first remains the empty one."""
-    kept, places, place_of = [], [], {}
-    for buffer in model.buffers:
-        data = b"" if buffer.data is None else buffer.data
-        digest = hashlib.sha256(data).digest()
-        if digest not in place_of:
-            place_of[digest] = len(kept)
-            kept.append(buffer)
-        places.append(place_of[digest])
-    model.buffers = kept
-    for user in (
+    """Keeps one of equal buffers in use, and the first, which is empty."""
+    users = [
         *(tensor for graph in model.subgraphs for tensor in graph.tensors),
         *(model.metadata or ()),
-    ):
+    ]
+    of_metadata = [] if model.metadataBuffer is None else model.metadataBuffer
+    used = {0, *(user.buffer for user in users), *of_metadata}
+    kept, places, place_of = [], {}, {}
+    for number in sorted(used):
+        data = model.buffers[number].data
+        digest = hashlib.sha256(b"" if data is None else data).digest()
+        if digest not in place_of:
+            place_of[digest] = len(kept)
+            kept.append(model.buffers[number])
+        places[number] = place_of[digest]
+    model.buffers = kept
+    for user in users:
         user.buffer = places[user.buffer]
     if model.metadataBuffer is not None:
-        model.metadataBuffer = [places[n] for n in model.metadataBuffer]
+        model.metadataBuffer = [places[number] for number in of_metadata]
 
 
 def _order_by_need(graph):

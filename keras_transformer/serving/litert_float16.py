@@ -7,9 +7,12 @@ position.
 
 import copy
 
+import numpy as np
 from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.serving.litert_compaction import share_buffers
+
+LARGEST_FLOAT16 = float(np.finfo("float16").max)
 
 # What reads the matrices of a model. Other constants are small.
 READERS = (
@@ -19,19 +22,21 @@ READERS = (
 
 
 def store_in_float16(file: schema.ModelT):
-    """Stores the matrices of a converted file in float16.
+    """Stores the matrices of a converted file in float16, if it holds them.
 
-    LiteRT widens them again, once, when it loads the file.
+    LiteRT widens them again, once, when it loads the file. The converter may
+    have multiplied scales into them.
     """
     share_buffers(file)
     halves = {}  # numbers of buffers, by those of float32
     for graph in file.subgraphs:
         for tensor in _matrices(file, graph):
-            if tensor.buffer not in halves:
+            values = file.buffers[tensor.buffer].data.view("<f4")
+            fits = np.max(np.abs(values), initial=0) <= LARGEST_FLOAT16
+            if fits and tensor.buffer not in halves:
                 halves[tensor.buffer] = len(file.buffers)
-                data = file.buffers[tensor.buffer].data
                 half = schema.BufferT()
-                half.data = data.view("<f4").astype("<f2").view("uint8")
+                half.data = values.astype("<f2").view("uint8")
                 file.buffers.append(half)
     code = schema.OperatorCodeT()
     code.builtinCode = schema.BuiltinOperator.DEQUANTIZE
@@ -53,9 +58,6 @@ def store_in_float16(file: schema.ModelT):
                 widen.outputs = [place]
                 graph.tensors.append(half)
                 graph.operators.insert(0, widen)
-    used = {x.buffer for graph in file.subgraphs for x in graph.tensors}
-    for number in halves.keys() - used:
-        file.buffers[number].data = None
 
 
 def _matrices(file, graph):

@@ -11,6 +11,7 @@ from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
@@ -127,6 +128,7 @@ class LiteRTTranslator:
         verbose: int = 0,
     ):
         """Translates texts; the class says what the arguments are."""
+        check_flag(return_scores=return_scores)
         rows = end_sources(self.encode(check_texts("texts", texts)))
         check_row_lengths("texts", rows, self.longest_source)
         least_length = self.longest_source if self._is_fixed else 1

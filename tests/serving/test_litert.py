@@ -222,11 +222,50 @@ def test_quantised_file_is_smaller(exported, file, whole):
     assert sizes[0] - sizes[1] > num_weights, (sizes, num_weights)
 
 
-@pytest.mark.parametrize("name", ["greedy", "int8", "beam best 2"])
+def read_file(path):
+    model = schema.Model.GetRootAsModel(path.read_bytes())
+    return schema.ModelT.InitFromObj(model)
+
+
+def test_matrices_that_float16_has_not_stay_in_float32(exported):
+    folder, _ = exported
+    file = read_file(folder / "greedy.tflite")
+    tensors = [
+        x
+        for x in file.subgraphs[0].tensors
+        if not x.type and x.shape is not None
+    ]
+    embedding = max(
+        (file.buffers[x.buffer] for x in tensors if len(x.shape) == 2),
+        key=lambda x: 0 if x.data is None else len(x.data),
+    )
+    values = np.where(embedding.data.view("float32") < 0, -1e5, 1)
+    embedding.data = values.astype("float32").view("uint8")
+    litert.store_in_float16(file)
+    tensors = [x for graph in file.subgraphs for x in graph.tensors]
+    kinds = {x.type for x in tensors if file.buffers[x.buffer] is embedding}
+    assert kinds == {schema.TensorType.FLOAT32}
+    assert schema.TensorType.FLOAT16 in {x.type for x in tensors}
+
+
+def test_what_nothing_uses_is_dropped(exported):
+    folder, _ = exported
+    file = read_file(folder / "greedy.tflite")
+    tensor, buffer = schema.TensorT(), schema.BufferT()
+    unused = b"not used by any operation"
+    buffer.data = np.frombuffer(unused, "uint8")
+    tensor.buffer = len(file.buffers)
+    file.buffers.append(buffer)
+    file.subgraphs[0].tensors.append(tensor)
+    content = litert_compaction.compacted(file, "translate_ids")
+    assert unused not in content
+    assert len(content) <= (folder / "greedy.tflite").stat().st_size
+
+
+@pytest.mark.parametrize("name", ["greedy", "int8", "float16", "beam best 2"])
 def test_a_file_holds_nothing_twice(exported, name):
     folder, _ = exported
-    content = (folder / f"{name}.tflite").read_bytes()
-    file = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content))
+    file = read_file(folder / f"{name}.tflite")
     first, *buffers = file.buffers
     assert first.data is None
     assert len({buffer.data.tobytes() for buffer in buffers}) == len(buffers)
