@@ -46,11 +46,15 @@ class Functions:
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
         """
-        # All that a user may change; quantised layers have other weights.
-        settings = self.model.max_length, *_plain_attributes(self.model)
-        weights = tuple(map(id, self.model.weights))
-        key = (key, settings, weights, tuple(inputs), jit_compile)
         with self.lock:
+            if keras.backend.backend() == "jax":
+                # A layer of a subclass that is built while JAX traces it would
+                # keep weights that are gone afterwards.
+                self.model.build_all()
+            # All that a user may change; quantised layers have other weights.
+            settings = self.model.max_length, *_plain_attributes(self.model)
+            weights = tuple(map(id, self.model.weights))
+            key = (key, settings, weights, tuple(inputs), jit_compile)
             compiled = self.compiled.pop(key, None)
             if compiled is None:
                 compiled = self._compiled(function, inputs, jit_compile)

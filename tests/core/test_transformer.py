@@ -616,6 +616,25 @@ def test_generating_adds_no_weights():
     assert (len(model.weights), len(model.layers)) == (weights, layers)
 
 
+class AddsLayer(kt.Transformer):
+    """One whose layer a call builds."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.more = keras.layers.Dense(self.vocabulary_size, use_bias=False)
+
+    def project(self, x):
+        return super().project(x) + self.more(x)
+
+
+def test_generating_first_builds_the_layers_of_a_subclass():
+    model = AddsLayer(V, **SIZES)
+    ids = random_ids()
+    found = [model.generate(ids["source_ids"], max_length=4) for _ in range(2)]
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    assert np.isfinite(ops.convert_to_numpy(model(ids))).all()
+
+
 def test_model_can_be_cloned():
     model = kt.Transformer(**MODEL)
     clone = keras.models.clone_model(model)
