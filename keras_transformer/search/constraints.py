@@ -12,6 +12,9 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 # over a target stay finite; far below any real logit.
 IMPOSSIBLE = -1e9
 
+# Up to this size of n-grams, a graph compares their tokens without a loop.
+MOST_UNROLLED = 8
+
 # How far below the best a forced token counts at most, in nats.
 MOST_COST = 1e2
 
@@ -36,14 +39,25 @@ def block_ngrams(logits, target_ids, position, size):
     same = ops.logical_and(
         ops.greater_equal(ends, size - 1), ops.less(ends, position)
     )  # (T,)
-    for back in range(1, size):
+
+    def compared(back, same):
         place = at_least(position - back, 0)
         last = take(target_ids, place, axis=2)  # (B, W)
         # Not `ops.roll`, for which LiteRT has no operation.
-        before = ops.pad(target_ids, ((0, 0), (0, 0), (back, 0)))
-        before = before[:, :, :-back]  # (B, W, T)
-        same = ops.logical_and(
+        before = take(target_ids, at_least(ends - back, 0), axis=2)
+        return back + 1, ops.logical_and(
             same, ops.equal(before, ops.expand_dims(last, 2))
+        )
+
+    back = 1
+    while back < min(size, MOST_UNROLLED):
+        back, same = compared(back, same)
+    if size > MOST_UNROLLED:
+        size = min(size, 2**31 - 1)
+        _, same = ops.while_loop(
+            lambda back, same: ops.logical_and(back < size, ops.any(same)),
+            compared,
+            (ops.convert_to_tensor(back, dtype="int32"), same),
         )
     blocked = ops.where(same, target_ids, PAD_TOKEN_ID)
     return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)

@@ -17,6 +17,7 @@ import keras_transformer as kt
 from keras_transformer.search import Problem
 from keras_transformer.search import sampling
 from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import block_ngrams
 from keras_transformer.search.logits import log_normalizer
 from keras_transformer.search.logits import top_k
 from keras_transformer.slices import take_rows
@@ -629,6 +630,33 @@ def test_ngrams_are_not_repeated(make, size):
             for start in range(len(tokens) - size + 1)
         ]
         assert len(set(ngrams)) == len(ngrams)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 9, 20])
+def test_what_would_end_an_ngram_again_is_blocked(size):
+    generator = np.random.default_rng(size)
+    repeated = generator.integers(3, 30, (2, 3, 11))  # V is too few for it
+    target_ids = np.concatenate([repeated] * 4, axis=2)[:, :, :40]
+    target_ids[1, 2, 5] = 30  # not the same as 11 tokens later
+    position = 37
+    target_ids[:, :, position:] = 0
+    blocked = block_ngrams(
+        ops.zeros((2, 3, 31)),
+        ops.array(target_ids, "int32"),
+        ops.array(position, "int32"),
+        size,
+    )
+    for index in np.ndindex(2, 3):
+        tokens = [*target_ids[index][:position]]
+        ngrams = {
+            tuple(tokens[start : start + size])
+            for start in range(position - size + 1)
+        }
+        start = tokens[position - size + 1 :] if size > 1 else []
+        expected = [x for x in range(31) if (*start, x) in ngrams]
+        found = np.flatnonzero(ops.convert_to_numpy(blocked)[index] < 0)
+        assert [x for x in found if x] == expected  # padding may be too
+        assert expected
 
 
 def test_ngrams_longer_than_a_target_block_nothing():
