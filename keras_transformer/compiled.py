@@ -1,5 +1,6 @@
 """Functions of a model that are compiled and kept, on every backend."""
 
+import contextlib
 import numbers
 import threading
 
@@ -47,27 +48,36 @@ class Functions:
                 graph of TensorFlow is traced once for all.
         """
         with self.lock:
-            if keras.backend.backend() == "jax":
-                # A layer of a subclass that is built while JAX traces it would
-                # keep weights that are gone afterwards.
-                self.model.build_all()
-            # All that a user may change; quantised layers have other weights.
-            settings = self.model.max_length, *_plain_attributes(self.model)
-            weights = tuple(map(id, self.model.weights))
-            key = (key, settings, weights, tuple(inputs), jit_compile)
+            of_function = key, tuple(inputs), jit_compile
+            key = of_function, self._state()
             compiled = self.compiled.pop(key, None)
             if compiled is None:
                 compiled = self._compiled(function, inputs, jit_compile)
+                key = of_function, self._state()  # it may have built layers
             self.compiled[key] = compiled
             if len(self.compiled) > MOST_KEPT:
                 del self.compiled[next(iter(self.compiled))]
         return compiled(inputs)
+
+    def _state(self):
+        """All of a model that a user may change; another is compiled for."""
+        weights = map(id, self.model.weights)  # quantised layers have others
+        return (
+            self.model.max_length,
+            tuple(_plain_attributes(self.model)),
+            tuple(weights),
+        )
 
     def _compiled(self, function, inputs, jit_compile):
         backend = keras.backend.backend()
         if backend == "tensorflow" and not jit_compile:
             return graph(function, inputs)
         if backend == "jax":
+            # A layer of a subclass that is built while JAX traces it would keep
+            # weights that are gone afterwards. Those built from further inputs
+            # only `call` reads.
+            with contextlib.suppress(ValueError):
+                self.model.build_all()
             return _stateless(self.model, function, jit_compile)
         compiled = _Function(self.model, function)
         compiled.compile(jit_compile=jit_compile)

@@ -25,7 +25,7 @@ def layout_map(
         What `keras.distribution.ModelParallel` takes.
 
     Raises:
-        TypeError: If `device_mesh` is no `DeviceMesh`.
+        TypeError: If `device_mesh` is not a `DeviceMesh`.
         ValueError: If `device_mesh` has no such axis.
 
     Example:

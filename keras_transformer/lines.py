@@ -115,17 +115,8 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
         ValueError: After the last pair, if one text has more lines; or if
             both are the same iterator or pipe, which gives each line once.
     """
+    _check_are_two(source, target)
     names = name_of(source), name_of(target)
-    once = None
-    if source is target and isinstance(source, Iterator):
-        once = type(source).__name__
-    elif _are_one_pipe(source, target):
-        once = f"pipe, {names[0]},"
-    if once:
-        raise ValueError(
-            "`source` and `target` must be two texts. Received: the same "
-            f"{once} for both, which gives each line once."
-        )
     # `None` where a text has ended.
     pairs = itertools.zip_longest(lines_of(source), lines_of(target))
     for count, pair in enumerate(pairs):
@@ -142,7 +133,7 @@ def line_pairs(source, target) -> Iterator[tuple[str, str]]:
 
 
 def read_pairs(source, target, *others) -> list[list[str]]:
-    """The lines of two texts, at least one, as `line_pairs` takes them.
+    """The lines of texts, at least one, as `line_pairs` takes them.
 
     Args:
         source: Text.
@@ -161,7 +152,10 @@ def read_pairs(source, target, *others) -> list[list[str]]:
             f"Text must not be empty. Received: {name_of(source)}."
         )
     texts = [[*side] for side in zip(*pairs, strict=True)]
-    for other in others:  # the source, which may be a pipe, is read only once
+    for index, other in enumerate(others):
+        # Each is read only once: it may be a pipe.
+        for earlier in (source, target, *others[:index]):
+            _check_are_two(earlier, other)
         texts.append([*lines_of(other)])
         if len(texts[-1]) != len(pairs):
             names = name_of(source), name_of(other)
@@ -175,6 +169,20 @@ def _unequal(names, counts, advice=""):
         f"Received: {counts[0]:,} lines in source ({names[0]}), "
         f"{counts[1]:,} lines in target ({names[1]}).{advice}"
     )
+
+
+def _check_are_two(source, target):
+    """Raises `ValueError` if both would be read from one iterator or pipe."""
+    once = None
+    if source is target and isinstance(source, Iterator):
+        once = type(source).__name__
+    elif _are_one_pipe(source, target):
+        once = f"pipe, {name_of(source)},"
+    if once:
+        raise ValueError(
+            "`source` and `target` must be two texts. Received: the same "
+            f"{once} for both, which gives each line once."
+        )
 
 
 def _are_one_pipe(source, target):

@@ -163,7 +163,8 @@ def _check_open_to_write(path, descriptor):
 def check_file(path) -> str:
     """Returns `path` as a string, or raises `FileNotFoundError`.
 
-    A pipe counts as a file, though it can be read only once.
+    A pipe counts as a file, though it can be read only once. An address raises
+    `ValueError`.
     """
     path = os.fsdecode(path)
     if os.path.isdir(path):

@@ -654,9 +654,9 @@ class Transformer(Freezable, keras.Model):
                 the end token, then padding. A row of padding alone is an
                 empty source and has an empty target.
             search: `GreedySearch()` by default.
-            min_length: Fewest tokens of a target before its end token. The
-                default of `max_length`, and the model's own, go first where
-                they are less.
+            min_length: Fewest tokens of a target before its end token. Where
+                the default of `max_length`, or the model's own, is smaller,
+                that limit wins.
             max_length: Most tokens of a target with its end token. By default
                 the tokens of its source + 50 (section 6.1).
             target_prefix_ids: Int array `(B, P)`, tokens that each target
@@ -685,8 +685,8 @@ class Transformer(Freezable, keras.Model):
             target empty.
 
         Raises:
-            TypeError: If ids or lengths are not integers, or `search` is not
-                a search.
+            TypeError: If ids or lengths are not integers, `search` is not a
+                search, or a flag is not `True` or `False`.
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
                 in the vocabulary, padding precedes a token, `min_length` is
                 more than `max_length`, or a prefix is longer than its target
@@ -718,12 +718,13 @@ class Transformer(Freezable, keras.Model):
             Natural-logarithm probabilities, in nats: of the tokens, float32
             array `(B, T)` with 0 at padding, and of the targets, float32
             array `(B,)`, their sums (`Translator.score` returns these first).
-            A source without tokens has a target
-            without any, as in `generate`: the end token or nothing has 0
-            there, and every other target negative infinity.
+            A source without tokens has a target without any, as in `generate`:
+            the end token or nothing has 0 there, and every other target
+            negative infinity.
 
         Raises:
-            TypeError: If the ids are not integers.
+            TypeError: If the ids are not integers, or `jit_compile` is not
+                `True`, `False` or `None`.
             ValueError: If an array is not of that shape, the two differ in
                 their number of rows, an id is not in the vocabulary, padding
                 precedes a token, or a target has the start token.
@@ -752,7 +753,8 @@ class Transformer(Freezable, keras.Model):
             was predicted, mean over the heads; 0 at padding.
 
         Raises:
-            TypeError: If the ids are not integers.
+            TypeError: If the ids are not integers, or `jit_compile` is not
+                `True`, `False` or `None`.
             ValueError: As for `score`, or if there is no such layer.
         """
         return align(self, source_ids, target_ids, layer, jit_compile)
@@ -780,11 +782,11 @@ class Transformer(Freezable, keras.Model):
         `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
 
         Raises:
-            TypeError: If ids are no integers.
-            ValueError: If an id is outside the vocabulary, labels are missing
-                or of another shape than the targets, or weights of one that
-                does not fit, or `class_weight` is given, for which Keras
-                expects one class per row.
+            TypeError: If ids are not integers.
+            ValueError: If an id is outside the vocabulary; if labels are
+                missing, or differ in shape from the targets; if the shape of
+                `sample_weight` does not fit; or if `class_weight` is given, for
+                which Keras expects one class per row.
         """
         fit = super().fit
         given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments

@@ -60,8 +60,9 @@ class Translator:
         texts: A sequence of any number of strings. A text without tokens has
             an empty translation: empty text, and white space unless the
             tokenizer keeps it.
-        min_length: Fewest tokens of a translation before its end. The default
-            of `max_length`, and the model's own, go first where they are less.
+        min_length: Fewest tokens of a translation before its end. Where the
+            default of `max_length`, or the model's own, is smaller, that limit
+            wins.
         max_length: Most tokens of a translation; by default the tokens of the
             source + 50 (section 6.1), and never more than the model's own. The
             longer, the fewer texts are decoded at once, as memory is reserved
@@ -452,7 +453,8 @@ class Translator:
 
         Raises:
             FileExistsError: If something is there that is not empty, unless it
-                is a SavedModel and `overwrite`.
+                is a SavedModel and `overwrite`; or if it is the current folder,
+                or one above it.
             OSError: If no folder may be made there.
             RuntimeError: If Keras does not run on TensorFlow.
             ValueError: If a weight is not a finite number, or TensorFlow could
@@ -538,7 +540,8 @@ class Translator:
             OSError: If no file may be written there.
             RuntimeError: If Keras does not run on TensorFlow, or a search or
                 model of one's own has operations that LiteRT does not.
-            TypeError: If `source_length` is not an integer.
+            TypeError: If `source_length` is not an integer, or a flag is not
+                `True` or `False`.
             ValueError: If there is no such quantization, `source_length` is
                 less than 1 or more than the model takes, `text` is asked for
                 with tokenizers that LiteRT cannot run, or a weight is no finite
@@ -592,7 +595,8 @@ class Translator:
 
         Raises:
             FileExistsError: If something is there that is not empty, unless it
-                is a CTranslate2 model and `overwrite`.
+                is a CTranslate2 model and `overwrite`; or if it is the current
+                folder, or one above it.
             ImportError: If ctranslate2 is not installed.
             ValueError: If CTranslate2 has no such model: for an activation that
                 it does not compute, heads of another size than `hidden_dim /

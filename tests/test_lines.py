@@ -15,6 +15,7 @@ from keras_transformer.lines import chunks
 from keras_transformer.lines import line_pairs
 from keras_transformer.lines import lines_of
 from keras_transformer.lines import read_lines
+from keras_transformer.lines import read_pairs
 from keras_transformer.lines import read_stream
 
 
@@ -235,3 +236,19 @@ def test_lines_are_read_when_they_are_needed():
 def test_chunks_cover_all_items_in_order():
     assert list(chunks(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
     assert list(chunks([], 3)) == []
+
+
+def test_further_texts_are_read_beside_a_pair(tmp_path):
+    paths = [tmp_path / name for name in ("one", "two", "three")]
+    for path in paths:
+        path.write_text(f"{path.name}\nline\n")
+    expected = [[path.name, "line"] for path in paths]
+    assert read_pairs(*paths) == expected
+    assert read_pairs(iter(["a", "b"]), *paths[1:])[1:] == expected[1:]
+    paths[2].write_text("three\n")
+    message = r"2 lines in source \(.*one\), 1 lines in target \(.*three\)\."
+    with pytest.raises(ValueError, match=message):
+        read_pairs(*paths)
+    once = iter(["a", "b"])
+    with pytest.raises(ValueError, match="same list_iterator for both, which"):
+        read_pairs(paths[0], once, once)

@@ -1066,7 +1066,11 @@ def test_text_without_a_pair_is_found_before_any_work(
     monkeypatch.delattr(run_module, "new_tokenizers")
     files = [tmp_path / "some", tmp_path / "blank"]
     message = "must not be empty. Received: no pair of .*some, .*blank"
-    for contents in (("", ""), ("the cat\n\n", "\ndie Katze\n")):
+    for contents in (
+        ("", ""),
+        (" \n", " \n"),
+        ("the cat\n\n", "\ndie Katze\n"),
+    ):
         for file, content in zip(files, contents, strict=True):
             file.write_text(content)
         for wrong in ({"text": files}, {"text": text, "validation": files}):

@@ -1,5 +1,6 @@
 """Constraints of a search, on the logits of what may follow."""
 
+import keras
 from keras import ops
 
 from keras_transformer.search.logits import log_normalizer
@@ -7,6 +8,7 @@ from keras_transformer.slices import at_least
 from keras_transformer.slices import numbered
 from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensorflow_only.graphs import is_litert_graph
 
 # Added to the logit of a token that must not be chosen. Finite, so that sums
 # over a target stay finite; far below any real logit.
@@ -89,9 +91,13 @@ def _marked(token_ids, vocabulary_size):
     Padding is marked as well, but no model lets a search choose it.
     """
     shape = ops.shape(token_ids)
-    rows = ops.arange(shape[0] * shape[1], dtype="int32")
+    # Pairs, as one index for both would pass 2^31 in large batches; TensorFlow
+    # makes one of them, in their dtype. LiteRT has none of 64 bits.
+    is_tensorflow = keras.backend.backend() == "tensorflow"
+    wide = is_tensorflow and not is_litert_graph()
     ids = ops.reshape(token_ids, (-1, shape[2]))
-    # Pairs: one index for both would pass 2^31 in large batches.
+    ids = ops.cast(ids, "int64" if wide else "int32")
+    rows = ops.arange(shape[0] * shape[1], dtype=ids.dtype)
     places = ops.stack([ids * 0 + ops.expand_dims(rows, 1), ids], axis=2)
     marks = ops.scatter(
         ops.reshape(places, (-1, 2)),

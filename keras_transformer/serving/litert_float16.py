@@ -22,10 +22,10 @@ READERS = (
 
 
 def store_in_float16(file: schema.ModelT):
-    """Stores the matrices of a converted file in float16, if it holds them.
+    """Stores each matrix of a converted file in float16, if its values fit.
 
-    LiteRT widens them again, once, when it loads the file. The converter may
-    have multiplied scales into them.
+    They may not, even if those of the model do: the converter multiplies scales
+    into matrices. LiteRT widens them again, once, when it loads the file.
     """
     share_buffers(file)
     halves = {}  # numbers of buffers, by those of float32

@@ -72,7 +72,8 @@ class LiteRTTranslator:
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If ai-edge-litert is not installed.
-        TypeError: If `texts` are not strings.
+        TypeError: If `texts` are not strings, or `return_scores` is not `True`
+            or `False`.
         ValueError: If the file is not a LiteRT model, is damaged, or lacks the
             signatures of `export_litert`; or if a text is longer than the
             exported translator takes.

@@ -37,7 +37,8 @@ class TextFiles:
 
         Raises:
             FileNotFoundError: If one is missing.
-            ValueError: If one is not a file, but a pipe or a device.
+            ValueError: If one is not a file, but a pipe, a device or an
+                address such as `gs://`.
         """
         pairs = {"": (source, target)}
         if validation:
@@ -58,11 +59,11 @@ class TextFiles:
         return cls((source, target), tuple(validation) or None, digests)
 
     def check_pairs(self):
-        """Raises `ValueError` unless there are pairs, and nothing else."""
+        """Raises `ValueError` if a side has more lines, or no pair has text."""
         for files in filter(None, (self.text, self.validation)):
             has_text = False
             for pair in line_pairs(*files):
-                has_text = has_text or all(pair)
+                has_text = has_text or all(map(str.strip, pair))
             if not has_text:
                 raise ValueError(
                     "Text must not be empty. Received: no pair of lines with "

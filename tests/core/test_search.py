@@ -24,6 +24,7 @@ from keras_transformer.slices import take_rows
 
 from .compiled import loops_in_python
 from .compiled import traced
+from .compiled import xla
 
 V, END, START = 6, 3, 2
 FORBIDDEN = (0, START)
@@ -633,18 +634,21 @@ def test_ngrams_are_not_repeated(make, size):
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 9, 20])
-def test_what_would_end_an_ngram_again_is_blocked(size):
+@pytest.mark.parametrize("how", [None, traced, xla], ids=["", "traced", "xla"])
+def test_what_would_end_an_ngram_again_is_blocked(how, size):
     generator = np.random.default_rng(size)
     repeated = generator.integers(3, 30, (2, 3, 11))  # V is too few for it
     target_ids = np.concatenate([repeated] * 4, axis=2)[:, :, :40]
     target_ids[1, 2, 5] = 30  # not the same as 11 tokens later
     position = 37
     target_ids[:, :, position:] = 0
-    blocked = block_ngrams(
+    block = functools.partial(block_ngrams, size=size)
+    if how is not None:
+        block = how(block)
+    blocked = block(
         ops.zeros((2, 3, 31)),
         ops.array(target_ids, "int32"),
         ops.array(position, "int32"),
-        size,
     )
     for index in np.ndindex(2, 3):
         tokens = [*target_ids[index][:position]]

@@ -635,6 +635,24 @@ def test_generating_first_builds_the_layers_of_a_subclass():
     assert np.isfinite(ops.convert_to_numpy(model(ids))).all()
 
 
+class ReadsMore(kt.Transformer):
+    """One whose layer a call builds, from an input that searches have not."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.of_domain = keras.layers.Dense(1)
+
+    def call(self, inputs, training=None):
+        return super().call(inputs, training) + self.of_domain(inputs["domain"])
+
+
+def test_layers_of_further_inputs_are_not_needed_to_generate():
+    model = ReadsMore(V, **SIZES)
+    found, _ = model.generate(random_ids()["source_ids"], max_length=4)
+    assert found.shape == (B, 4)
+    assert not model.of_domain.built
+
+
 def test_model_can_be_cloned():
     model = kt.Transformer(**MODEL)
     clone = keras.models.clone_model(model)

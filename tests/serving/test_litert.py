@@ -122,7 +122,7 @@ def exported(tmp_path_factory):
     # All that the others are not. Of mixed_bfloat16, as the README's recipe
     # trains: LiteRT has no products of bfloat16.
     translators["bpe"] = make_translator(
-        kt.GreedySearch(),
+        kt.GreedySearch(no_repeat_ngram_size=9),  # compared in a loop
         "bpe",
         corpora=((ENGLISH, 27), (GERMAN, 30)),
         normalize_first=True,
@@ -147,6 +147,10 @@ def exported(tmp_path_factory):
         ("bpe", "bpe", {"text": False}),
         ("greedy", "int8", {"quantization": "int8"}),
         ("bpe", "float16", {"text": False, "quantization": "float16"}),
+        (
+            *("greedy", "float16 tied"),
+            {"text": False, "steps": False, "quantization": "float16"},
+        ),
         *((name, f"fixed {name}", {"source_length": 64}) for name in SEARCHES),
     ]
     python(
@@ -182,7 +186,8 @@ def test_text_inside_the_file_is_the_same(exported, name, run_program):
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("int8", "greedy"), ("float16", "bpe")]
+    ("file", "name"),
+    [("int8", "greedy"), ("float16", "bpe"), ("float16 tied", "greedy")],
 )
 def test_smaller_weights_say_nearly_the_same(exported, file, name):
     folder, translators = exported
@@ -262,7 +267,9 @@ def test_what_nothing_uses_is_dropped(exported):
     assert len(content) <= (folder / "greedy.tflite").stat().st_size
 
 
-@pytest.mark.parametrize("name", ["greedy", "int8", "float16", "beam best 2"])
+@pytest.mark.parametrize(
+    "name", ["greedy", "int8", "float16", "float16 tied", "beam best 2"]
+)
 def test_a_file_holds_nothing_twice(exported, name):
     folder, _ = exported
     file = read_file(folder / f"{name}.tflite")
@@ -708,7 +715,10 @@ def test_weights_that_float16_has_not_are_named(exported, tmp_path):
             "float32"  # a copy
         )
     )
-    weight = translator.model.weights[0]
+    weight, *_, bias = translator.model.weights
+    assert len(bias.shape) == 1  # stays in float32
+    bias.assign(bias + 1e5)
+    litert._check_fits_float16(translator.model)
     weight.assign(weight + 1e5)
     message = "at most 65504 to be written in float16. Received: .*embeddings"
     with pytest.raises(ValueError, match=message):
