@@ -122,7 +122,7 @@ def exported(tmp_path_factory):
     # All that the others are not. Of mixed_bfloat16, as the README's recipe
     # trains: LiteRT has no products of bfloat16.
     translators["bpe"] = make_translator(
-        kt.GreedySearch(no_repeat_ngram_size=9),  # compared in a loop
+        kt.GreedySearch(),
         "bpe",
         corpora=((ENGLISH, 27), (GERMAN, 30)),
         normalize_first=True,
