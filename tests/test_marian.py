@@ -426,7 +426,9 @@ def test_weights_of_torch_are_read_or_named(tmp_path, content):
         path.write_bytes(content)
     else:
         torch.save([content], path)
-    message = "must hold the weights of a model .* refuses, perhaps a damaged"
+    message = (
+        "must hold the weights of a model .* refuses, perhaps a damaged one.$"
+    )
     with pytest.raises(ValueError, match=message):
         kt.Translator.from_marian(folder)
 

@@ -94,10 +94,10 @@ def _marked(token_ids, vocabulary_size):
     # Pairs, as one index for both would pass 2^31 in large batches; TensorFlow
     # makes one of them, in their dtype. LiteRT has none of 64 bits.
     is_tensorflow = keras.backend.backend() == "tensorflow"
-    wide = is_tensorflow and not is_litert_graph()
-    ids = ops.reshape(token_ids, (-1, shape[2]))
-    ids = ops.cast(ids, "int64" if wide else "int32")
-    rows = ops.arange(shape[0] * shape[1], dtype=ids.dtype)
+    is_wide = is_tensorflow and not is_litert_graph()
+    dtype = "int64" if is_wide else "int32"
+    ids = ops.cast(ops.reshape(token_ids, (-1, shape[2])), dtype)
+    rows = ops.arange(shape[0] * shape[1], dtype=dtype)
     places = ops.stack([ids * 0 + ops.expand_dims(rows, 1), ids], axis=2)
     marks = ops.scatter(
         ops.reshape(places, (-1, 2)),

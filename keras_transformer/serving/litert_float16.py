@@ -14,7 +14,7 @@ from keras_transformer.serving.litert_compaction import share_buffers
 
 LARGEST_FLOAT16 = float(np.finfo("float16").max)
 
-# What reads the matrices of a model. Other constants are small.
+# What reads the matrices of a model. All other constants stay as they are.
 READERS = (
     schema.BuiltinOperator.FULLY_CONNECTED,
     schema.BuiltinOperator.GATHER,
