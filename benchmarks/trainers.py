@@ -158,6 +158,19 @@ class OursDeterministic(Ours):
         super().__init__(*arguments)
 
 
+class OursRematerialized(Ours):
+    """The same as `keras-transformer train --rematerialize` computes it."""
+
+    title = "ours, rematerialized"
+
+    def make_model(self, case):
+        import keras_transformer as kt
+
+        return kt.Transformer(
+            case.vocabulary_size, **case.sizes, rematerialize=True
+        )
+
+
 class KerasHub(Ours):
     """keras-hub's layers, with the output tied to the embedding.
 
@@ -394,6 +407,7 @@ _CPU = {
     "ours-float32": Engine(Ours, "float32"),
     "ours-float32-thread": Engine(Ours, "float32", has_one_thread=True),
     "ours-float32-deterministic": Engine(OursDeterministic, "float32"),
+    "ours-float32-rematerialized": Engine(OursRematerialized, "float32"),
     "ours-float32-xla": Engine(Ours, "float32", is_compiled=True),
     "ours-bfloat16": Engine(Ours, "bfloat16"),
     "ours-bfloat16-thread": Engine(Ours, "bfloat16", has_one_thread=True),

@@ -41,6 +41,14 @@ def measure(
     engine: Annotated[
         str, typer.Option("--engines", help="Which engines; all by default.")
     ] = "",
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Sentences of a batch on each side.",
+            show_default="the size's",
+        ),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(min=1, help="Batches of a run.", show_default="10"),
@@ -72,9 +80,10 @@ def measure(
     Engines: ours and keras-hub, each -float32, -float32-thread (one thread per
     operation; ours computes a part of the batch on each core), -float32-xla,
     -bfloat16, -bfloat16-thread and -bfloat16-xla; ours-float32-deterministic;
-    torch-float32, torch-float32-compiled, torch-bfloat16,
-    torch-bfloat16-compiled; marian-float32, marian-bfloat16. On jax, only those
-    in bfloat16, with Keras compiled: 25,000 tokens on each side, for a GPU.
+    ours-float32-rematerialized; torch-float32, torch-float32-compiled,
+    torch-bfloat16, torch-bfloat16-compiled; marian-float32, marian-bfloat16. On
+    jax, only those in bfloat16, with Keras compiled: 25,000 tokens on each
+    side, for a GPU.
 
     \b
     Example:
@@ -96,7 +105,7 @@ def measure(
         if not file.is_file():
             raise FileNotFoundError(f"No such file: {file}.")
     if text:
-        command.check_unused("--text", {"--steps": steps})
+        command.check_unused("--text", {"--steps": steps, "--batch": batch})
     steps = steps or 10
     profiled = [name for name in trainers.PROFILED if name in names]
     if profile and (text or not profiled):
@@ -115,6 +124,7 @@ def measure(
     chosen = []
     for size in chosen_sizes:
         case = cases[size]._replace(steps=steps)
+        case = case._replace(batch=batch or case.batch)
         if text:
             made = output / f"{size}.model", output / f"{size}.pickle"
             case = case._replace(text=Text(*map(os.fspath, (*text, *made))))
@@ -127,6 +137,7 @@ def measure(
         backend=backend,
         engines=names,
         steps=steps,
+        batch=batch,
         xla_flags=os.environ.get("XLA_FLAGS", ""),
         text=[file.name for file in text or ()],
     )

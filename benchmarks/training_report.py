@@ -45,6 +45,8 @@ def write(results: dict, folder: Path):
     baseline = trainers.BASELINES[backend]
     titles = {name: engine.title for name, engine in engines.items()}
     what, warm_up = f"{options['steps']} steps", f"{trainers.WARM_UP} steps"
+    if options["batch"]:
+        what += f" of {options['batch']} sentences"
     if options["text"]:
         what = f"an epoch of {' and '.join(options['text'])}"
         warm_up = "an epoch before"

@@ -16,6 +16,7 @@ from keras_transformer.layer import Layer
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
+from keras_transformer.rematerialization import rematerialized
 from keras_transformer.slices import at_least
 from keras_transformer.slices import at_most
 from keras_transformer.slices import numbered
@@ -319,6 +320,9 @@ class Decoder(Layer):
         activation: Keras activation of the feed-forward layers.
         attention_bias: Whether the projections of attention add a bias. The
             paper has none; Marian and fairseq have.
+        rematerialize: Whether a step of training keeps only what goes into each
+            layer, and computes the layer again for its gradient: less memory,
+            more time ([Chen et al., 2016](https://arxiv.org/abs/1604.06174)).
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
@@ -366,10 +370,12 @@ class Decoder(Layer):
         normalize_first: bool = False,
         activation="relu",
         attention_bias: bool = False,
+        rematerialize: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_positive(num_layers=num_layers)
+        check_flag(rematerialize=rematerialize)
         self.num_layers = num_layers
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
@@ -382,6 +388,7 @@ class Decoder(Layer):
         self.normalize_first = normalize_first
         self.activation = get_activation(activation)
         self.attention_bias = attention_bias
+        self.rematerialize = rematerialize
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
@@ -425,7 +432,10 @@ class Decoder(Layer):
         x = inputs
         scores = []
         for layer in self.layers:
-            x = layer(
+            compute = layer
+            if self.rematerialize and training:
+                compute = rematerialized(layer)
+            x = compute(
                 x,
                 encoded,
                 padding_mask=padding_mask,
@@ -563,6 +573,7 @@ class Decoder(Layer):
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
             "attention_bias": self.attention_bias,
+            "rematerialize": self.rematerialize,
         }
 
 

@@ -14,6 +14,7 @@ from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import first_given
+from keras_transformer.rematerialization import rematerialized
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -218,6 +219,9 @@ class Encoder(Layer):
         activation: Keras activation of the feed-forward layers.
         attention_bias: Whether the projections of attention add a bias. The
             paper has none; Marian and fairseq have.
+        rematerialize: Whether a step of training keeps only what goes into each
+            layer, and computes the layer again for its gradient: less memory,
+            more time ([Chen et al., 2016](https://arxiv.org/abs/1604.06174)).
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
@@ -263,10 +267,12 @@ class Encoder(Layer):
         normalize_first: bool = False,
         activation="relu",
         attention_bias: bool = False,
+        rematerialize: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
         check_positive(num_layers=num_layers)
+        check_flag(rematerialize=rematerialize)
         self.num_layers = num_layers
         self.num_heads = num_heads
         self.hidden_dim = hidden_dim
@@ -279,6 +285,7 @@ class Encoder(Layer):
         self.normalize_first = normalize_first
         self.activation = get_activation(activation)
         self.attention_bias = attention_bias
+        self.rematerialize = rematerialize
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
@@ -320,7 +327,10 @@ class Encoder(Layer):
         padding_mask = first_given(padding_mask, mask, inputs_mask)
         x = inputs
         for layer in self.layers:
-            x = layer(
+            compute = layer
+            if self.rematerialize and training:
+                compute = rematerialized(layer)
+            x = compute(
                 x,
                 padding_mask=padding_mask,
                 attention_mask=attention_mask,
@@ -344,4 +354,5 @@ class Encoder(Layer):
             "normalize_first": self.normalize_first,
             "activation": keras.activations.serialize(self.activation),
             "attention_bias": self.attention_bias,
+            "rematerialize": self.rematerialize,
         }

@@ -129,6 +129,9 @@ class Transformer(Freezable, keras.Model):
         attention_bias: Whether the projections of attention add a bias. The
             paper has none; Marian and fairseq have.
         output_bias: Whether a bias is added to the logits, as in Marian.
+        rematerialize: Whether a step of training keeps only what goes into each
+            layer, and computes the layer again for its gradient: less memory,
+            more time ([Chen et al., 2016](https://arxiv.org/abs/1604.06174)).
         **kwargs: `name` and `dtype`, for `keras.Model`.
 
     Call arguments:
@@ -190,6 +193,7 @@ class Transformer(Freezable, keras.Model):
         num_decoder_layers: int | None = None,
         attention_bias: bool = False,
         output_bias: bool = False,
+        rematerialize: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -234,6 +238,7 @@ class Transformer(Freezable, keras.Model):
         self.tie_output = tie_output
         self.attention_bias = attention_bias
         self.output_bias = output_bias
+        self.rematerialize = rematerialize
         self.start_token_id = start_token_id
         self.end_token_id = end_token_id
 
@@ -254,6 +259,7 @@ class Transformer(Freezable, keras.Model):
             "normalize_first": normalize_first,
             "activation": activation,
             "attention_bias": attention_bias,
+            "rematerialize": rematerialize,
             **common,
         }
         self.target_embedding = TokenEmbedding(
@@ -895,6 +901,7 @@ class Transformer(Freezable, keras.Model):
             "num_decoder_layers": self.num_decoder_layers,
             "attention_bias": self.attention_bias,
             "output_bias": self.output_bias,
+            "rematerialize": self.rematerialize,
         }
 
     def _positions(self, name):

@@ -304,6 +304,7 @@ def test_counts_the_work_of_a_run(modules):
     [
         "ours-float32",
         pytest.param("ours-bfloat16-xla", marks=pytest.mark.slow),
+        pytest.param("ours-float32-rematerialized", marks=pytest.mark.slow),
     ],
 )
 def test_our_engine_trains(name, modules):
@@ -345,6 +346,7 @@ def test_reports_training(modules, tmp_path):
             "engines": ["ours-bfloat16", "torch-float32", "marian-float32"],
             "runs": 3,
             "steps": 10,
+            "batch": 24,
             "text": [],
         },
         "machine": modules("machine").describe(),
@@ -414,6 +416,7 @@ def test_reports_training(modules, tmp_path):
         (["--text", "train.en"], "Option '--text' requires 2 arguments."),
         (["--text", "train.en", "train.de"], "No such file: train.en."),
         (["--text", __file__, __file__, "--steps", "1"], "`--steps` does noth"),
+        (["--text", __file__, __file__, "--batch", "1"], "`--batch` does noth"),
     ],
 )
 def test_a_bad_option_of_training_is_one_line(
@@ -454,6 +457,7 @@ def test_measures_training_on_jax(tmp_path):
     process = benchmark(
         *["-o", tmp_path, "--backend", "jax", "--sizes", "test"],
         *["--runs", 2, "--steps", 2, "--engines", "ours-bfloat16-xla"],
+        *["--batch", 3],
         script=TRAINING,
     )
     assert process.returncode == 0, process.stderr[-3000:]
@@ -462,3 +466,4 @@ def test_measures_training_on_jax(tmp_path):
     engine = results["cases"][0]["engines"]["ours-bfloat16-xla"]
     assert len(engine["ready_seconds"]) == 1  # one process
     assert len(engine["seconds"]) == len(engine["peak_bytes"]) == 2
+    assert "2 steps of 3 sentences" in process.stdout

@@ -151,7 +151,10 @@ def alone(tmp_path_factory, text):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [[], ["--accumulate", "2", "--clip-norm", "0.5", "--optimizer", "muon"]],
+    [
+        ["--rematerialize"],
+        ["--accumulate", "2", "--clip-norm", "0.5", "--optimizer", "muon"],
+    ],
 )
 def test_two_devices_come_to_the_same_as_one(text, tmp_path, options):
     folders = tmp_path / "one", tmp_path / "two"

@@ -981,6 +981,26 @@ def test_muon_updates_the_matrices_of_layers(text, tmp_path):
         train(tmp_path / "run", text, {**settings, "optimizer": "adam"})
 
 
+@pytest.mark.slow
+def test_less_memory_may_be_asked_for_later(trained, tmp_path, text):
+    found = []
+    for rematerialize in (True, False):
+        folder = tmp_path / f"run {rematerialize}"
+        shutil.copytree(trained.folder, folder)
+        settings = {
+            **trained.settings,
+            "epochs": 3,
+            "rematerialize": rematerialize,
+        }
+        run = train(folder, text, settings)
+        assert run.history.saved == 2
+        model = kt.Translator.load(folder).model
+        assert model.encoder.rematerialize == rematerialize
+        found.append(losses(folder))
+    again, once = found
+    np.testing.assert_allclose(again, once, rtol=1e-4)
+
+
 def test_what_training_stops_by_may_change_unless_the_best_is_kept():
     def settings(**options):
         return new_run("run", **{"patience": 1, **options}).options.settings()

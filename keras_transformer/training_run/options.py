@@ -37,7 +37,8 @@ DEFAULTS = {
 DEFAULT_TOKENIZE = "13a"
 
 # Options that may change when a training goes on. No update depends on them,
-# except that `distribute` changes the random numbers of dropout, and rounding.
+# except that `distribute` changes the random numbers of dropout, and rounding,
+# as `rematerialize` does.
 MAY_CHANGE = (
     "output",
     "epochs",
@@ -46,6 +47,7 @@ MAY_CHANGE = (
     "patience",
     "save_every",
     "distribute",
+    "rematerialize",
 )
 # Options that are paths, which may be spelled in several ways.
 PLACES = ("start_from", "tokenizer", "target_tokenizer")
@@ -361,6 +363,14 @@ class TrainingOptions:
     dtype: Annotated[DtypePolicy, of_run(help="Keras dtype policy.")] = (
         "float32"
     )
+    rematerialize: Annotated[
+        bool,
+        of_run(
+            "--rematerialize",
+            help="Compute each layer again for its gradient instead of keeping "
+            "what it computed: less memory, more time.",
+        ),
+    ] = False
     seed: Annotated[
         int,
         of_run(

@@ -32,7 +32,10 @@ def make_model(
         distribution: The devices that the model is on.
         num_updates: Updates until training ends.
     """
-    overrides = {"dtype": options.dtype}
+    overrides = {
+        "dtype": options.dtype,
+        "rematerialize": options.rematerialize,
+    }
     for name in ("dropout", "attention_dropout"):
         if getattr(options, name) is not None:
             overrides[name] = getattr(options, name)

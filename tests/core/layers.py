@@ -30,9 +30,9 @@ LAYER = {
     "activation": "gelu",
     "attention_bias": True,
 }
-STACK = {**LAYER, "num_layers": 2}
+STACK = {**LAYER, "num_layers": 2, "rematerialize": True}
 MODEL = {
-    **LAYER,
+    **STACK,
     "num_layers": 1,
     "vocabulary_size": V,
     "positional_encoding": "learned",
