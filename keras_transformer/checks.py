@@ -208,7 +208,8 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
         vocabulary_size: Size `V` of the vocabulary the ids come from.
 
     Raises:
-        TypeError: If the ids are not integers, or a ragged tensor or a dataset.
+        TypeError: If the ids are not integers, or a ragged tensor, a dataset,
+            or a tensor that has no values yet.
         ValueError: If `ids` is not a rectangle, or an id not in `[0, V)`.
     """
     if hasattr(ids, "ragged_rank"):
@@ -220,6 +221,12 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
         array = np.asarray(ids)
     except ValueError:  # rows of unequal length
         array = np.asarray(ids, dtype=object)
+    except (NotImplementedError, TypeError) as error:
+        raise TypeError(
+            f"The values of `{name}` must be known here. Received: {name} of "
+            f"type {type(ids).__name__}. Call this outside of functions that "
+            "are traced; `Transformer.search` takes tensors inside them."
+        ) from error
     if array.dtype == object and array.ndim == 0:
         raise TypeError(
             f"`{name}` must be an array of ids. Received: {name} of type "

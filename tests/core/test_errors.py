@@ -13,6 +13,7 @@ from keras_transformer.layer_norm import LayerNormalization
 from keras_transformer.paths import check_file
 
 from .compiled import of_any_size
+from .compiled import traced
 from .layers import B
 from .layers import D
 from .layers import F
@@ -833,6 +834,14 @@ def test_prefixes_must_have_nothing_behind_the_end():
     whole = [[4, 5, 3], [5, 3, 0]]
     found, _ = make_model().generate(sources, target_prefix_ids=whole)
     np.testing.assert_array_equal(found, whole)
+
+
+def test_ids_of_a_traced_function_are_refused():
+    model = make_model()
+    message = "The values of `source_ids` must be known here. Received: "
+    for method in (model.generate, lambda ids: model.score(ids, ids)):
+        with raises(TypeError, message):
+            traced(method)(np.array([[4, 3]], "int32"))
 
 
 @pytest.mark.parametrize(
