@@ -172,10 +172,14 @@ class LearnedPositionalEncoding(Layer):
         positions = _positions(start_position, ops.shape(inputs)[1])
         if not is_known:
             positions = at_most(positions, self.max_length - 1)
-        encoding = take(self.position_embeddings, positions)
+        encoding = self.look_up(positions)
         exact = keras.backend.result_type(self.compute_dtype, "float32")
         x = ops.cast(inputs, exact) + ops.cast(encoding, exact)
         return ops.cast(x, self.compute_dtype)
+
+    def look_up(self, positions):
+        """Takes the vectors of positions: `(T,)` int32 to `(T, D)`."""
+        return take(self.position_embeddings, positions)
 
     def get_config(self):
         return {

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.slices import take
 
 
@@ -17,7 +18,7 @@ class Weights:
     a table to look up in, with one scale for all rows, beside the matrix of the
     logits, with one for each; and it keeps a table that is looked up in a loop
     as floats, which the loop carries. Here ids are looked up in the bytes of
-    the matrix, so the file holds them once.
+    the matrix, so the file holds them once, and so are learned positions.
 
     Args:
         model: The `Transformer`.
@@ -41,9 +42,8 @@ class Weights:
         if quantization is None:
             return
         form, look_up_in = FORMS[quantization]
-        layers = [model.source_embedding, model.target_embedding]
-        for layer in dict.fromkeys(layers):  # may be the same
-            parts = form(ops.convert_to_numpy(layer.embeddings))
+        for layer, table in _looked_up(model):
+            parts = form(ops.convert_to_numpy(table))
             parts = [tf.Variable(part, trainable=False) for part in parts]
             self.variables += parts
             self._tables.append((layer, look_up_in, parts))
@@ -69,6 +69,20 @@ class Weights:
                 del layer.look_up
 
 
+def _looked_up(model):
+    """The layers that look rows up, each once, and what they look up in."""
+    embeddings = [model.source_embedding, model.target_embedding]
+    positions = [model.source_positions, model.target_positions]
+    return [
+        *((layer, layer.embeddings) for layer in dict.fromkeys(embeddings)),
+        *(
+            (layer, layer.position_embeddings)
+            for layer in positions
+            if isinstance(layer, LearnedPositionalEncoding)
+        ),
+    ]
+
+
 def int8_form(table):
     """Quantises rows as the converter does: int8 `(V, D)`, scales `(V, 1)`."""
     # In double precision, or the last bit of some values differs.
@@ -87,15 +101,25 @@ def int8_form(table):
     return rows.astype("int8"), scales.astype("float32")
 
 
-def _look_up_int8(rows, scales):
+def _int8_table(table):
+    """`int8_form`, with the bits `(V, 1)` of the scales as int32.
+
+    The converter would write floats that are looked up in 8 bits as well, with
+    one scale for all: the smallest would become 0.
+    """
+    rows, scales = int8_form(table)
+    return rows, scales.view("int32")
+
+
+def _look_up_int8(rows, scale_bits):
     def look_up(ids):
         taken = ops.cast(take(rows, ids), "float32")
-        return taken * take(scales, ids)
+        return taken * tf.bitcast(take(scale_bits, ids), tf.float32)
 
     return look_up
 
 
-def _float16_form(table):
+def _float16_table(table):
     """The bits `(V, D)` as int16, as LiteRT cannot gather rows of float16."""
     return (table.astype("float16").view("int16"),)
 
@@ -110,6 +134,6 @@ def _look_up_float16(bits):
 
 # Functions that make the stored form of an embedding, and look up in it.
 FORMS = {
-    "int8": (int8_form, _look_up_int8),
-    "float16": (_float16_form, _look_up_float16),
+    "int8": (_int8_table, _look_up_int8),
+    "float16": (_float16_table, _look_up_float16),
 }
