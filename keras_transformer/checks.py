@@ -209,7 +209,7 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
 
     Raises:
         TypeError: If the ids are not integers, or a ragged tensor, a dataset,
-            or a tensor that has no values yet.
+            or a tensor that has no values that NumPy can read.
         ValueError: If `ids` is not a rectangle, or an id not in `[0, V)`.
     """
     if hasattr(ids, "ragged_rank"):
@@ -222,10 +222,11 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
     except ValueError:  # rows of unequal length
         array = np.asarray(ids, dtype=object)
     except (NotImplementedError, TypeError) as error:
+        reason, *_ = str(error).splitlines() or [""]
         raise TypeError(
-            f"The values of `{name}` must be known here. Received: {name} of "
-            f"type {type(ids).__name__}. Call this outside of functions that "
-            "are traced; `Transformer.search` takes tensors inside them."
+            f"`{name}` must be an array whose values can be read. Received: "
+            f"{name} of type {type(ids).__name__}. {reason} In a function that "
+            "is traced, `Transformer.search` takes tensors."
         ) from error
     if array.dtype == object and array.ndim == 0:
         raise TypeError(

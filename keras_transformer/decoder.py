@@ -323,6 +323,7 @@ class Decoder(Layer):
         rematerialize: Whether a step of training keeps only what goes into each
             layer, and computes the layer again for its gradient: less memory,
             more time ([Chen et al., 2016](https://arxiv.org/abs/1604.06174)).
+            Not for layers of your own that add losses or update variables.
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:

@@ -8,28 +8,30 @@ layer after another anew when their gradients are due
 """
 
 import contextlib
+import itertools
 
 import keras
-
-from keras_transformer.layer import parts_in
+from keras import ops
 
 
 def rematerialized(layer):
     """Makes a function of a layer, which computes it again for its gradient.
 
-    With the same dropout both times, where `keras.remat` alone draws it anew.
+    With the same dropout both times: `keras.remat` alone would draw it anew on
+    TensorFlow, and fails with it on JAX.
 
     Args:
-        layer: A layer.
+        layer: A layer that neither adds losses nor updates variables. On
+            TensorFlow their gradients and updates would be wrong.
 
     Returns:
         A function of what the layer is called with: float tensors by their
         place, masks and flags by name.
     """
     generators = [
-        part.seed_generator
-        for _, part, _ in parts_in(layer)
-        if hasattr(part, "seed_generator")
+        generator
+        for part in layer._flatten_layers()
+        for generator in part._seed_generators
     ]
 
     def call(*inputs, **kwargs):
@@ -46,11 +48,28 @@ def rematerialized(layer):
 
 @contextlib.contextmanager
 def _giving(generators, seeds):
-    """Has generators give seeds that they have drawn before."""
+    """Has generators give seeds that were drawn before, or follow from them."""
     for generator, seed in zip(generators, seeds, strict=True):
-        generator.next = lambda ordered=True, seed=seed: seed
+        generator.next = _Repeated(seed)
     try:
         yield
     finally:
         for generator in generators:
             del generator.next
+
+
+class _Repeated:
+    """The method `next` of a generator that draws the same again each time.
+
+    Args:
+        seed: Integer tensor `(2,)`, the first of the seeds.
+    """
+
+    def __init__(self, seed):
+        self.seed = seed
+        self.calls = itertools.count()
+
+    def __call__(self, ordered=True):
+        call = next(self.calls)
+        # The second number counts what the generator itself has drawn.
+        return self.seed + ops.array([call, 0], self.seed.dtype)

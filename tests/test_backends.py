@@ -22,6 +22,7 @@ def on_backend(run_program, tmp_path_factory):
         hidden_dim=8,
         intermediate_dim=16,
         dropout=0.0,
+        rematerialize=True,
     ).save(path)
 
     def run(backend, **environment):

@@ -152,8 +152,11 @@ def alone(tmp_path_factory, text):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--rematerialize"],
-        ["--accumulate", "2", "--clip-norm", "0.5", "--optimizer", "muon"],
+        [],
+        [
+            *("--accumulate", "2", "--clip-norm", "0.5"),
+            *("--optimizer", "muon", "--rematerialize"),
+        ],
     ],
 )
 def test_two_devices_come_to_the_same_as_one(text, tmp_path, options):

@@ -32,10 +32,9 @@ def make_model(
         distribution: The devices that the model is on.
         num_updates: Updates until training ends.
     """
-    overrides = {
-        "dtype": options.dtype,
-        "rematerialize": options.rematerialize,
-    }
+    overrides = {"dtype": options.dtype}
+    if options.rematerialize or start.config().get("rematerialize"):
+        overrides["rematerialize"] = options.rematerialize
     for name in ("dropout", "attention_dropout"):
         if getattr(options, name) is not None:
             overrides[name] = getattr(options, name)

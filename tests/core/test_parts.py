@@ -77,6 +77,7 @@ def step_of(model, inputs, labels, sample_weight=None):
         (8, "float32", 1e-5, {}, None),
         (1, "float32", 1e-5, {}, "rows"),  # two parts are empty
         (4, "float32", 1e-5, {"tie_output": False}, "tokens"),
+        (8, "float32", 1e-5, {"rematerialize": True}, None),
         (8, "mixed_bfloat16", 5e-2, {}, "tokens"),
         (1, "mixed_bfloat16", 5e-2, {"tie_output": False}, None),
         (4, "mixed_float16", 1e-2, {}, "rows"),
