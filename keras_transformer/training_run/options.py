@@ -38,7 +38,7 @@ DEFAULT_TOKENIZE = "13a"
 
 # Options that may change when a training goes on. No update depends on them,
 # except that `distribute` changes the random numbers of dropout, and rounding,
-# as `rematerialize` does.
+# and `rematerialize` rounding alone.
 MAY_CHANGE = (
     "output",
     "epochs",

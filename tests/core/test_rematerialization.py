@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.rematerialization import rematerialized
 
 from .compiled import COMPILE
 from .compiled import gradient
@@ -132,6 +133,34 @@ def number_of_products(function, x):
     graph = tf.function(function).get_concrete_function(x).graph
     kinds = ("MatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
     return sum(op.type in kinds for op in graph.get_operations())
+
+
+class Drawing(keras.layers.Layer):
+    """Draws twice in a call from a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = keras.random.SeedGenerator(3)
+
+    def call(self, x):
+        one, other = (
+            keras.random.uniform(ops.shape(x), seed=self.generator)
+            for _ in range(2)
+        )
+        return x * (one - other)
+
+
+def test_any_generator_draws_the_same_again():
+    layer = Drawing()
+    call = rematerialized(layer)
+    ones = np.ones((2, 3), "float32")
+    state = ops.copy(layer.generator.state)
+    drawn = ops.convert_to_numpy(call(ones))
+    assert np.abs(drawn).max() > 0.1  # not the same twice
+    layer.generator.state.assign(state)
+    slope = gradient(lambda x: ops.sum(call(x) ** 2) / 2)(ones)
+    np.testing.assert_allclose(slope, drawn**2, rtol=1e-5)
+    assert layer.generator.state[1] == state[1] + 1
 
 
 def test_attention_weights_come_with_gradients():
