@@ -1,5 +1,7 @@
 """Sampling: targets drawn at random."""
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -18,6 +20,9 @@ from keras_transformer.slices import take_rows
 
 # float32 rounds anything smaller to 0, which nothing can be divided by.
 LEAST_TEMPERATURE = float(np.finfo("float32").tiny)
+
+# Fewest numbers whose running sums are taken in parts: fewer are exact enough.
+LEAST_IN_PARTS = 1024
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -134,12 +139,10 @@ class Sampling(IndependentSearch):
         mass = ops.where(ops.greater(logits, IMPOSSIBLE / 2), mass, 0.0)
         mass = mass / ops.sum(mass, axis=-1, keepdims=True)
         if self.top_p < 1:
-            before = ops.cumsum(mass, axis=-1) - mass
+            before = _running_sums(mass) - mass
             mass = ops.where(ops.less(before, self.top_p), mass, 0.0)
         # A token without mass is never chosen, however sums are rounded.
-        through = ops.where(
-            ops.greater(mass, 0.0), ops.cumsum(mass, axis=-1), 0.0
-        )
+        through = ops.where(ops.greater(mass, 0.0), _running_sums(mass), 0.0)
         wanted = ops.expand_dims(share, 2) * ops.max(
             through, axis=-1, keepdims=True
         )
@@ -151,6 +154,26 @@ class Sampling(IndependentSearch):
                 ops.reshape(token_ids, (-1, size)), ops.reshape(index, (-1, 1))
             )
         return ops.reshape(index, ops.shape(share))
+
+
+def _running_sums(x):
+    """Sums of the last axis up to each place, `(B, W, V)`.
+
+    In parts, and then of the parts. TensorFlow adds one number after another on
+    a CPU: after a large one, many small ones would each be rounded alike.
+    """
+    size = x.shape[-1]
+    if size < LEAST_IN_PARTS:
+        return ops.cumsum(x, axis=-1)
+    width = math.isqrt(size)
+    count = -(-size // width)
+    x = ops.pad(x, ((0, 0), (0, 0), (0, count * width - size)))
+    x = ops.reshape(x, (-1, x.shape[1], count, width))
+    sums = ops.cumsum(x, axis=-1)
+    of_parts = ops.cumsum(sums[:, :, :-1, -1], axis=-1)
+    before = ops.pad(of_parts, ((0, 0), (0, 0), (1, 0)))
+    sums = sums + ops.expand_dims(before, -1)
+    return ops.reshape(sums, (-1, x.shape[1], count * width))[:, :, :size]
 
 
 def seeds_of(ids):

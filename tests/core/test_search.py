@@ -726,6 +726,21 @@ def test_samples_have_the_frequencies_of_the_distribution(options, expected):
         assert (frequencies[np.equal(expected, 0)] == 0).all()
 
 
+@pytest.mark.parametrize("size", [1023, 1024, 300_001])
+def test_many_improbable_tokens_are_drawn_as_they_are_probable(size):
+    """Also behind a large one, where each is a few steps of float32."""
+    logits = np.zeros((1, 1, size), "float32")
+    logits[..., 5] = np.log(9 * size)
+    logits[..., 6:] -= 1.5
+    mass = np.exp(logits[0, 0].astype("float64"))
+    through = mass[:6].sum() / mass.sum()  # the large one
+    shares = np.float32(through + np.array([-1, 1]) * 1e-4)
+    search = kt.Sampling(num_hypotheses=2)
+    found = search._draw(np.repeat(logits, 2, axis=1), shares[np.newaxis])
+    [[large, small]] = ops.convert_to_numpy(found)
+    assert large == 5 < small
+
+
 def test_seeds_and_positions_draw_anew():
     table = np.zeros((40, V, V))
     table[:, :, END] = -99
