@@ -212,7 +212,8 @@ def test_training_goes_on_after_a_lost_process_and_a_signal(
 
     def train(*event):
         events = (None, event)
-        return map(ends, start_processes(folder, text, *options, events=events))
+        processes = start_processes(folder, text, *options, events=events)
+        return [ends(process) for process in processes]
 
     chief, lost = train(3, signal.SIGKILL)
     assert (chief[0], lost[0]) == (2, -signal.SIGKILL), chief[2]
