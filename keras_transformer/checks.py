@@ -221,6 +221,7 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
         array = np.asarray(ids)
     except ValueError:  # rows of unequal length
         array = np.asarray(ids, dtype=object)
+    # A tensor of a function that is traced, or one on another device.
     except (NotImplementedError, TypeError) as error:
         reason, *_ = str(error).splitlines() or [""]
         raise TypeError(
