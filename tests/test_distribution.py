@@ -408,6 +408,31 @@ def test_what_the_chief_finds_is_the_outcome_in_all(monkeypatch):
         other.by_chief(lambda: 3)
 
 
+@pytest.mark.parametrize("size", [0, 3, 4, 5, 11])
+def test_the_chief_sends_long_outcomes_in_messages(monkeypatch, size):
+    from jax.experimental import multihost_utils
+
+    sent = []
+    content = bytes(range(size))
+    monkeypatch.setattr(distribution_module, "MOST_BYTES", 4)
+    monkeypatch.setattr(
+        multihost_utils,
+        "broadcast_one_to_all",
+        lambda message: sent.append(message) or message,
+    )
+    assert distribution_module._from_chief(content) == content
+    assert max(message.nbytes for message in sent[1:]) <= 4
+
+    def receive(message):
+        assert message.shape == sent[0].shape
+        assert message.dtype == sent[0].dtype
+        return sent.pop(0)
+
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", receive)
+    assert distribution_module._from_chief(b"") == content
+    assert not sent
+
+
 def test_processes_of_other_options_are_found(monkeypatch):
     from jax.experimental import multihost_utils
 

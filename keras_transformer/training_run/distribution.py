@@ -17,6 +17,10 @@ from keras_transformer.training_run.wording import counted
 
 DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
 
+# Most bytes of a message between processes: sizes travel as int32, the widest
+# integers that jax has by default.
+MOST_BYTES = 2**30
+
 
 @dataclasses.dataclass
 class Distribution:
@@ -218,7 +222,10 @@ def _kind_of_devices():
 def _from_chief(content):
     from jax.experimental import multihost_utils
 
-    size = multihost_utils.broadcast_one_to_all(np.int32(len(content)))
-    buffer = np.zeros(size, "uint8")
+    broadcast = multihost_utils.broadcast_one_to_all
+    sizes = np.array(divmod(len(content), MOST_BYTES), "int32")
+    whole, rest = map(int, broadcast(sizes))
+    buffer = np.zeros(whole * MOST_BYTES + rest, "uint8")
     buffer[: len(content)] = np.frombuffer(content, "uint8")
-    return multihost_utils.broadcast_one_to_all(buffer).tobytes()
+    messages = np.split(buffer, range(MOST_BYTES, len(buffer), MOST_BYTES))
+    return b"".join(broadcast(message).tobytes() for message in messages)
