@@ -13,7 +13,7 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
-from keras_transformer.lengths import check_line_lengths
+from keras_transformer.lines import check_line_lengths
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.paths import check_local
 from keras_transformer.paths import is_address

@@ -11,7 +11,6 @@ from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.dense import by_rows
-from keras_transformer.input_checks import as_ids
 from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
 from keras_transformer.product import keep_product
@@ -51,9 +50,9 @@ class TokenEmbedding(Layer):
         **kwargs: `name`, `dtype` and so on, for `keras.layers.Layer`.
 
     Call arguments:
-        inputs: Int tensor of ids, shape `(B, T)`, or float32 without
-            fractions; float tensor of shape `(B, T, D)` or `(B, D)` with
-            `reverse=True`.
+        inputs: Int tensor of ids, shape `(B, T)`, or float32 or
+            float64 without fractions; float tensor of shape `(B, T, D)` or
+            `(B, D)` with `reverse=True`.
         reverse: Whether to compute logits from vectors.
         training: Whether the logits remember what they are the product of,
             so that a loss can do without their gradient.
@@ -178,6 +177,33 @@ class TokenEmbedding(Layer):
             "hidden_dim": self.hidden_dim,
             "mask_zero": self.mask_zero,
         }
+
+
+def as_ids(name, x):
+    """Casts ids to int32, before Keras rounds them to half precision.
+
+    Raises:
+        TypeError: If an array or a list holds fractions, or no numbers.
+        ValueError: If a list's rows are of several lengths.
+    """
+    if is_integer_tensor(x):
+        return x
+    if isinstance(x, list):
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise ValueError(
+                f"`{name}` must have rows of one length. Received: {name} with "
+                "several. Pad the shorter ones with zeros."
+            ) from error
+    message = f"`{name}` must hold integers. Received: {name}"
+    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
+        fractions = x[x != np.floor(x)]
+        if fractions.size:
+            raise TypeError(f"{message} with {fractions[0]}.")
+    elif isinstance(x, np.ndarray) and x.dtype.kind not in "biu":
+        raise TypeError(f"{message} of dtype {x.dtype}.")
+    return ops.cast(x, "int32")
 
 
 def _are_whole_floats(inputs):

@@ -4,13 +4,11 @@ import warnings
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_sizes
 from keras_transformer.lengths import check_length
-from keras_transformer.slices import is_integer_tensor
 
 # Training data that can be checked without using it up. Only a dictionary is
 # right; the others are refused by name.
@@ -111,33 +109,6 @@ def check_keys(name, inputs):
         raise TypeError(f"{message}type {type(inputs).__name__}.")
     if not {"source_ids", "target_ids"} <= set(inputs):
         raise ValueError(f"{message}keys {sorted(inputs)}.")
-
-
-def as_ids(name, x):
-    """Casts ids to int32, before Keras rounds them to half precision.
-
-    Raises:
-        TypeError: If an array or a list holds fractions, or no numbers.
-        ValueError: If a list's rows are of several lengths.
-    """
-    if is_integer_tensor(x):
-        return x
-    if isinstance(x, list):
-        try:
-            x = np.asarray(x)
-        except ValueError as error:
-            raise ValueError(
-                f"`{name}` must have rows of one length. Received: {name} with "
-                "several. Pad the shorter ones with zeros."
-            ) from error
-    message = f"`{name}` must hold integers. Received: {name}"
-    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        fractions = x[x != np.floor(x)]
-        if fractions.size:
-            raise TypeError(f"{message} with {fractions[0]}.")
-    elif isinstance(x, np.ndarray) and x.dtype.kind not in "biu":
-        raise TypeError(f"{message} of dtype {x.dtype}.")
-    return ops.cast(x, "int32")
 
 
 def check_pairs(inputs):

@@ -1,10 +1,7 @@
 """How long sources and targets may be, in tokens, without a backend."""
 
-import itertools
-
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
-from keras_transformer.lines import chunks
 
 # Longest source if the model has no limit of its own: far longer than any
 # sentence, and still within the memory of an ordinary machine.
@@ -57,31 +54,6 @@ def check_row_lengths(name, rows, limit: int):
             raise ValueError(
                 f"`{name}` must not be longer than {limit} tokens. Received: "
                 f"text {index} with {len(row)}. Split it into sentences."
-            )
-
-
-def check_line_lengths(lines, place, translator, encode=None, first=1):
-    """Raises `ValueError` if a line is too long, which it names from 1.
-
-    For a file, before any of it is translated: a translator that is called
-    with some of the lines would count from the first of those.
-
-    Args:
-        lines: A list of strings.
-        place: What a message calls the place they are from.
-        translator: A `Translator` or `LiteRTTranslator`.
-        encode: Function of strings to their token ids; by default the
-            translator's, for sources.
-        first: Number of the first line.
-    """
-    encode, limit = encode or translator.encode, translator.longest_source
-    rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
-    for number, ids in enumerate(rows, first):
-        if len(ids) >= limit:
-            raise ValueError(
-                f"The lines of {place} must not be longer than {limit} tokens. "
-                f"Received: line {number} with {len(ids) + 1}. Split it into "
-                "sentences."
             )
 
 

@@ -205,6 +205,31 @@ def name_of(files_or_lines) -> str:
     return "lines"
 
 
+def check_line_lengths(lines, place, translator, encode=None, first=1):
+    """Raises `ValueError` if a line is too long, which it names from 1.
+
+    For a file, before any of it is translated: a translator that is called
+    with some of the lines would count from the first of those.
+
+    Args:
+        lines: A list of strings.
+        place: What a message calls the place they are from.
+        translator: A `Translator` or `LiteRTTranslator`.
+        encode: Function of strings to their token ids; by default the
+            translator's, for sources.
+        first: Number of the first line.
+    """
+    encode, limit = encode or translator.encode, translator.longest_source
+    rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
+    for number, ids in enumerate(rows, first):
+        if len(ids) >= limit:
+            raise ValueError(
+                f"The lines of {place} must not be longer than {limit} tokens. "
+                f"Received: line {number} with {len(ids) + 1}. Split it into "
+                "sentences."
+            )
+
+
 def chunks(items: Iterable, size: int) -> Iterator[list]:
     """Groups items into lists of `size`, the last one shorter."""
     iterator = iter(items)

@@ -16,12 +16,12 @@ from keras_transformer.decoding import DecodingLoop
 from keras_transformer.dense import Dense
 from keras_transformer.dropout import Dropout
 from keras_transformer.embedding import TokenEmbedding
+from keras_transformer.embedding import as_ids
 from keras_transformer.encoder import Encoder
 from keras_transformer.feed_forward import get_activation
 from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
-from keras_transformer.input_checks import as_ids
 from keras_transformer.input_checks import check_has_labels
 from keras_transformer.input_checks import check_keys
 from keras_transformer.input_checks import check_no_class_weight

@@ -528,10 +528,11 @@ class Translator:
             screening: Whether the file may also have the weights of the logits
                 in 8 bits, which makes `GreedySearch` and `BeamSearch` faster:
                 of most tokens, logits are then computed in 8 bits only. The
-                tokens chosen are the same, their log-probabilities off by less
-                than 0.001 or so. Only from 4 million of these weights on, as
-                at base size, in float32, without `source_length` and without a
-                repetition penalty.
+                best tokens are the same, their log-probabilities off by less
+                than 0.001 or so, which may change the order of hypotheses whose
+                scores are as close. Only from 4 million of these weights on,
+                as at base size, in float32, without `source_length` and without
+                a repetition penalty.
             overwrite: Whether to replace a file that is there.
             verbose: 0 is silent, 1 prints each stage to standard error.
 

@@ -114,7 +114,7 @@ def refuse_of_the_other(path, of_folder, of_exported):
 
 def check_pair_lengths(translator, sources, source, translations, target):
     """Raises if lines of either file are too long for the translator."""
-    from keras_transformer.lengths import check_line_lengths
+    from keras_transformer.lines import check_line_lengths
 
     encode = translator.target_tokenizer.encode
     check_line_lengths(sources, source, translator)

@@ -65,7 +65,7 @@ def evaluate(
     from keras_transformer.batches import first_of
     from keras_transformer.bleu import bleu_metric
     from keras_transformer.bleu import corpus_scores
-    from keras_transformer.lengths import check_line_lengths
+    from keras_transformer.lines import check_line_lengths
     from keras_transformer.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work

@@ -109,7 +109,7 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
-    from keras_transformer.lengths import check_line_lengths
+    from keras_transformer.lines import check_line_lengths
 
     workers = given(num_threads=num_threads, num_workers=num_workers)
     of_folder = given(
@@ -250,7 +250,7 @@ def _read_prefixes(path, num_texts):
 
 def _checked_lines(lines, translator):
     """Yields lines as they come, of which none may be too long."""
-    from keras_transformer.lengths import check_line_lengths
+    from keras_transformer.lines import check_line_lengths
 
     for number, line in enumerate(lines, 1):
         check_line_lengths([line], STANDARD_INPUT, translator, first=number)

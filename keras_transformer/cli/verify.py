@@ -77,7 +77,7 @@ def verify(
         import rich.console
 
         from keras_transformer.checks import check_not_negative_number
-        from keras_transformer.lengths import check_line_lengths
+        from keras_transformer.lines import check_line_lengths
         from keras_transformer.serving import verify_report
         from keras_transformer.serving.verify import compare
         from keras_transformer.serving.verify import inspect_export

@@ -22,7 +22,8 @@ from keras_transformer.slices import take_rows
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 
-# Float32 overflows beyond it for long targets. Useful values are 0 to 2.
+# Beyond it, what "gnmt" divides by overflows float32 for the longest targets.
+# Useful values are 0 to 2.
 MOST_LENGTH_PENALTY = 7
 
 

@@ -2,9 +2,11 @@
 
 Logits of all tokens are the largest product of a decoding step, and a search
 needs few of them: the largest. A product of rounded numbers costs less and
-tells which those can be; they alone are then computed exactly. What is chosen
-is what exact logits would choose: where the error that rounding may have made
-leaves that open, all are computed exactly.
+tells which those can be; they alone are then computed exactly. The tokens found
+are those of exact logits: where the error that rounding may have made leaves
+that open, all are computed exactly. Their log-probabilities are not exact, as
+the rounded logits of all other tokens go into the normalizer: of beams with
+almost the same score, another may go on.
 """
 
 from collections.abc import Callable

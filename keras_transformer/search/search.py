@@ -116,7 +116,7 @@ class Search(abc.ABC):
 
     @property
     def chooses_largest(self) -> bool:
-        """Whether it takes `ScreenedLogits`, from which it chooses the same.
+        """Whether it takes `ScreenedLogits`, which have the same best tokens.
 
         True only of searches that choose the largest logits, and otherwise just
         forbid tokens; false of subclasses, which may do anything.

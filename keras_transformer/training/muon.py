@@ -33,7 +33,8 @@ class Muon(Updates, keras.optimizers.Muon):
             share, times the learning rate.
         adam_beta_1: Decay of Adam's mean of the gradients.
         adam_beta_2: Decay of its mean of their squares.
-        adam_weight_decay: The same for the other weights.
+        adam_weight_decay: Weight decay of what Adam updates; none by
+            default.
         adam_lr_ratio: Adam's learning rate, as a share of Muon's.
         epsilon: Added to the square root by which Adam divides.
         exclude_layers: Patterns of paths whose matrices Adam updates;

@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from keras_transformer.lengths import check_line_lengths
+from keras_transformer.lines import check_line_lengths
 from keras_transformer.lines import lines_of
 from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 from keras_transformer.training_run.check_options import check_options
