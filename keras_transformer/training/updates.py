@@ -82,6 +82,12 @@ class Updates:
     def apply(self, grads, trainable_variables=None):
         # One gradient, not all: memory of the others is free once applied.
         of_data = [gradient for gradient in grads if gradient is not None]
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            if of_data and not self.built:
+                # XLA needs states that are created before anything waits.
+                with keras.name_scope(self.name, caller=self):
+                    self.build(trainable_variables)
         with after(of_data[-1:]):
             super().apply(grads, trainable_variables)
 

@@ -272,6 +272,22 @@ def test_tensorflow_updates_a_weight_in_one_operation():
     assert kinds.count("Pow") == 2  # of both decays, once for all weights
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("make", [kt.Adam, kt.Muon])
+def test_any_model_can_be_trained(make, jit_compile):
+    layers = [keras.Input((3,)), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    model.compile(make(0.01), "mse", jit_compile=jit_compile)
+    x, y = np.ones((4, 3), "float32"), np.zeros((4, 2), "float32")
+    losses = [model.train_on_batch(x, y) for _ in range(5)]
+    assert losses[-1] < losses[0]
+    assert int(model.optimizer.iterations) == 5
+    names = {
+        variable.path.split("/")[0] for variable in model.optimizer.variables
+    }
+    assert names == {model.optimizer.name}
+
+
 def test_defaults_are_those_of_section_5_3_and_are_saved():
     config = kt.Adam(0.1).get_config()
     assert (config["beta_1"], config["beta_2"]) == (0.9, 0.98)
