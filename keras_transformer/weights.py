@@ -3,7 +3,6 @@
 import numpy as np
 from keras import ops
 
-from keras_transformer.layer import Freezable
 from keras_transformer.layer import parts_in
 
 
@@ -23,14 +22,13 @@ def named_variables(model) -> dict:
         ValueError: If two weights have the same path.
     """
     of_parts = {}
-    if isinstance(model, Freezable):
-        for name, part, _ in parts_in(model):
-            for variable in (
-                *part._trainable_variables,
-                *part._non_trainable_variables,
-            ):
-                # A part may have other owners, which come later.
-                of_parts.setdefault(id(variable), f"{name}/{variable.name}")
+    for name, part, _ in parts_in(model):
+        for variable in (
+            *part._trainable_variables,
+            *part._non_trainable_variables,
+        ):
+            # A part may have other owners, which come later.
+            of_parts.setdefault(id(variable), f"{name}/{variable.name}")
     variables = {}
     for variable in model.weights:
         # A model may be part of another layer: its name is not all of its path.

@@ -108,6 +108,11 @@ def train(
         raise
     if not run.distribution.is_chief:
         return  # only the first process writes the folder
+    if not run.has_translator():  # removed after the last epoch
+        raise FileNotFoundError(
+            f"{run.state()} Train for more epochs, or pass `--overwrite` to "
+            "start again."
+        )
     print(
         f"{run.state()}\n{run.warning()}Try it with:\n"
         f"  keras-transformer translate {shlex.quote(run.options.output)} "

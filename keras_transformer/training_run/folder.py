@@ -247,7 +247,14 @@ class RunFolder:
         names = [TOKENIZER]
         if os.path.exists(self.path(TARGET_TOKENIZER)):
             names.append(TARGET_TOKENIZER)
-        return [Tokenizer.load(self.path(name)) for name in names]
+        try:
+            return [Tokenizer.load(self.path(name)) for name in names]
+        except (FileNotFoundError, ValueError) as error:
+            raise type(error)(
+                f"{error} Put back the vocabulary that the training in "
+                f"{self.output} began with, or pass `--overwrite` to start "
+                "again."
+            ) from None
 
     def epochs_logged(self) -> int:
         """The number of epochs in the training's log."""

@@ -424,10 +424,11 @@ class TrainingOptions:
 
     def settings(self) -> dict:
         """The options that must be the same when a training goes on."""
-        # An error names the first that differs; others follow from these two.
+        # An error names the first that differs; others follow from these.
         settings = {
             "start_from": None,
             "keep_best": False,
+            "decay": None,
             **dataclasses.asdict(self),
             "tokenize": self.tokenize or DEFAULT_TOKENIZE,
         }

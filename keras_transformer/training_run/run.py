@@ -156,9 +156,13 @@ class TrainingRun:
         if self.options.keep_best and (scored := history.scored()):
             epochs = len(scored)
             translator += f", the best of {epochs} by {self.options.monitor},"
-        if not os.path.exists(os.path.join(output, DESCRIPTION)):
+        if not self.has_translator():
             return f"{translator} was in {output}, and is gone."
         return f"{translator} is in {output}."
+
+    def has_translator(self) -> bool:
+        """Whether the folder has a translator, of this training or another."""
+        return os.path.exists(os.path.join(self.options.output, DESCRIPTION))
 
     def warning(self) -> str:
         """Says if the last epoch has a loss above that of guessing."""

@@ -247,6 +247,33 @@ def test_averages_go_with_an_averaging(saved):
     np.testing.assert_array_equal(model.get_weights()[-2], before[-2])
 
 
+def test_numbers_that_keras_gives_to_layers_do_not_matter():
+    """As where a cell of a notebook that makes the model runs once more."""
+
+    def make():
+        inputs = keras.Input((3,))
+        first, second = keras.layers.Dense(3), keras.layers.Dense(3)
+        x = first(inputs)
+        model = keras.Model(inputs, [keras.layers.Dense(3)(x), second(x)])
+        model.compile("adam", ["mse", "mse"], **COMPILE)
+        model.train_on_batch(X, [X, -X])
+        return model
+
+    one, other = make(), make()
+    assert one.weights[0].path != other.weights[0].path
+    checkpoint = kt.Checkpoint.of(one, 1)
+    checkpoint.assign(other)
+    for model in (one, other):
+        model.train_on_batch(X, [X, -X])
+    for wanted, found in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    states = zip(
+        one.optimizer.variables, other.optimizer.variables, strict=True
+    )
+    for wanted, found in states:
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_weights_must_have_names_of_their_own():
     def part():
         inputs = keras.Input((3,))
