@@ -431,6 +431,23 @@ def test_same_command_after_the_end_says_so(trained, tmp_path):
     assert epochs_in_log(trained.folder) == [0, 1]
 
 
+def test_a_translator_that_is_gone_cannot_be_tried(trained, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(trained.folder, folder)
+    (folder / "translator.json").unlink()
+    result = run(
+        *("train", trained.source, trained.target, "-o", folder),
+        *("--validation", trained.source, trained.target),
+        *("--epochs", "2", *TRAINING),
+    )
+    assert result.code == 2
+    lines = result.errors.splitlines()
+    assert lines[-1] == (
+        f"keras-transformer: The translator after epoch 2 was in {folder}, and "
+        "is gone. Train for more epochs, or pass `--overwrite` to start again."
+    )
+
+
 @pytest.mark.slow
 def test_interrupted_training_goes_on_with_the_same_command(
     text, tmp_path, monkeypatch

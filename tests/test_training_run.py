@@ -631,6 +631,7 @@ def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
          r"Received: seed=2\. Pass `--overwrite`"),
         ({"average_decay": 0.8}, "`average_decay` must be what .*, 0.9"),
         ({"keep_best": True}, "`keep_best` must be what .*, False"),
+        ({"decay": "cosine"}, "`decay` must be what .*, None.*cosine"),
     ],
 )  # fmt: skip
 def test_other_settings_are_refused(trained, text, change, message):
@@ -766,6 +767,18 @@ def test_damaged_settings_are_refused(copied, text):
     (copied / "training/settings.json").write_text("{}")
     with pytest.raises(ValueError, match="settings.json is damaged, or of an"):
         train(copied, text)
+
+
+def test_a_damaged_vocabulary_is_refused(trained, copied, text):
+    vocabulary = copied / "training/tokenizer.model"
+    for content in (b"no vocabulary", None):
+        vocabulary.unlink()
+        if content:
+            vocabulary.write_bytes(content)
+        error = ValueError if content else FileNotFoundError
+        message = r"tokenizer.model.* Put back the vocabulary .*--overwrite"
+        with pytest.raises(error, match=message):
+            train(copied, text, trained.settings)
 
 
 def test_resume_needs_a_training(text, tmp_path):
