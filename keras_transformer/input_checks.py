@@ -1,5 +1,6 @@
 """A look at what a model is given, before it trains for hours."""
 
+import inspect
 import warnings
 
 import keras
@@ -77,6 +78,26 @@ def _check_shifted(target_ids, labels):
             "begin with the start token. They are equal, from which a model "
             "learns only to copy.",
             stacklevel=4,
+        )
+
+
+def warn_of_probabilities(loss):
+    """Warns if a loss of Keras would take logits for probabilities."""
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    if isinstance(loss, keras.losses.Loss):
+        from_logits = loss.get_config().get("from_logits")
+    elif inspect.isfunction(loss):
+        option = inspect.signature(loss).parameters.get("from_logits")
+        from_logits = option and option.default
+    else:
+        return
+    if from_logits is False:  # no error: a subclass may give probabilities
+        warnings.warn(
+            "`loss` should be of logits, which a `Transformer` gives. "
+            "Received: one of probabilities. Use `LabelSmoothedCrossentropy()` "
+            "or `from_logits=True`.",
+            stacklevel=3,
         )
 
 

@@ -28,6 +28,7 @@ from keras_transformer.input_checks import check_no_class_weight
 from keras_transformer.input_checks import check_pairs
 from keras_transformer.input_checks import check_training_data
 from keras_transformer.input_checks import is_dataset
+from keras_transformer.input_checks import warn_of_probabilities
 from keras_transformer.layer import Freezable
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LAYOUTS
@@ -774,8 +775,9 @@ class Transformer(Freezable, keras.Model):
         `tf.distribute` has distributed, TensorFlow finds an id outside the
         vocabulary on a CPU; if compiled with XLA or on another device, nothing
         does. Labels that equal the targets, which are not shifted, are a
-        warning. The check iterates a dataset once more than training does, so
-        its source must be readable again.
+        warning, as is a loss that expects probabilities. The check iterates a
+        dataset once more than training does, so its source must be readable
+        again.
 
         On a few cores, the operations of a small model are faster if threads do
         not share them. After
@@ -797,6 +799,7 @@ class Transformer(Freezable, keras.Model):
         """
         fit = super().fit
         given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
+        warn_of_probabilities(self.loss)
         check_no_class_weight(given.get("class_weight"))
         # Before Keras takes the weights out of the model, as it does on JAX.
         needs_labels = self.loss is not None

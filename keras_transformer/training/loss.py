@@ -55,7 +55,9 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         name: Name of the loss.
 
     Call arguments:
-        y_true: Int tensor `(B, T)`, the ids that follow each position.
+        y_true: Int tensor `(B, T)`, the ids that follow each position. Those
+            outside the vocabulary give NaN on JAX, and an error on TensorFlow
+            and a CPU, unless XLA compiles it; there, anything.
         y_pred: Float tensor `(B, T, V)`, logits.
         sample_weight: Float tensor `(B, T)`, 0 at padding; or `(B,)`, of
             sentences.

@@ -1,5 +1,6 @@
 """Every wrong call fails early, with the fix in its message."""
 
+import contextlib
 import re
 
 import keras
@@ -450,6 +451,26 @@ def test_labels_follow_the_targets():
         model.fit(IDS, IDS["target_ids"], verbose=0)
     with pytest.raises(ValueError, match="Drop the last token of 'target_ids'"):
         model.fit(IDS, LABELS[:, 1:])
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_warned"),
+    [
+        ("sparse_categorical_crossentropy", True),
+        (keras.losses.sparse_categorical_crossentropy, True),
+        (keras.losses.SparseCategoricalCrossentropy(), True),
+        (keras.losses.SparseCategoricalCrossentropy(from_logits=True), False),
+        (lambda y, logits: keras.ops.mean(logits, axis=-1), False),
+    ],
+)
+def test_losses_of_probabilities_are_a_warning(loss, is_warned):
+    model = make_model()
+    model.compile("sgd", loss)
+    warns = contextlib.nullcontext()
+    if is_warned:
+        warns = pytest.warns(UserWarning, match="`loss` should be of logits")
+    with warns:
+        model.fit(IDS, LABELS, verbose=0)
 
 
 def test_fit_refuses_weights_of_classes():
