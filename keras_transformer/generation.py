@@ -74,6 +74,7 @@ def generate(
     )
     target_ids, scores, token_scores = (x[:rows] for x in found)
     target_ids = _cut(target_ids)
+    _check_numbers(model, inputs["source_ids"], target_ids, scores)
     num_hypotheses, longest = target_ids.shape[1:]
     results = [target_ids]
     if return_scores:
@@ -243,6 +244,24 @@ def _check_without_start(model, name, ids):
             f"`{name}` must be without the start token, which the model adds. "
             f"Received: row {np.argmax(starts)} with id {model.start_token_id}."
         )
+
+
+def _check_numbers(model, source_ids, target_ids, scores):
+    """Raises `ValueError` if a search found nothing as logits were NaN.
+
+    Of NaN a search makes targets without tokens, or without a score.
+    """
+    found = np.isfinite(scores[:, 0]) & np.any(target_ids[:, 0], axis=-1)
+    for row in np.flatnonzero(np.any(source_ids, axis=1) & ~found)[:1]:
+        # Constraints too may have left no tokens.
+        end = np.full((1, 1), model.end_token_id)
+        _, score_of_end = score(model, source_ids[[row]], end, False)
+        if np.isnan(scores[row, 0]) or np.isnan(score_of_end[0]):
+            raise ValueError(
+                "The logits of a model must be numbers. Received: NaN for row "
+                f"{row}. Its weights are not finite, or its numbers too large "
+                f"for its dtype, {model.compute_dtype}."
+            )
 
 
 def _cut(ids):

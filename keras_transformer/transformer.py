@@ -698,7 +698,8 @@ class Transformer(Freezable, keras.Model):
             ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
                 in the vocabulary, padding precedes a token, `min_length` is
                 more than `max_length`, or a prefix is longer than its target
-                may be or has the start token.
+                may be or has the start token; or if nothing was found as the
+                model's logits are NaN.
         """
         return generate(
             self,

@@ -444,6 +444,43 @@ def test_training_needs_labels():
     assert np.isfinite(model.get_weights()[0]).all()
 
 
+@pytest.mark.parametrize(
+    "search",
+    [kt.GreedySearch(), kt.BeamSearch(2), kt.Sampling(seed=1)],
+    ids=str,
+)
+@pytest.mark.parametrize("return_scores", [True, False])
+def test_a_search_needs_numbers(search, return_scores):
+    model = make_model()
+    ids = np.array([[0, 0], [4, 3]])
+    options = {
+        "search": search,
+        "return_scores": return_scores,
+        "max_length": 3,
+    }
+    expected = model.generate(ids, **options)
+    bias = model.encoder.layers[0].feed_forward.inner.bias
+    bias.assign(np.full(bias.shape, np.nan))
+    with raises(ValueError, "must be numbers. Received: NaN for row 1"):
+        model.generate(ids, **options)
+    assert model.generate(ids[:1], **options)[0].shape == (1, 0)
+    bias.assign(np.zeros(bias.shape))
+    for wanted, found in zip(
+        expected, model.generate(ids, **options), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_numbers_too_large_for_float16_are_found():
+    model = make_model(dtype="float16")
+    ids = np.array([[4, 3]])
+    assert model.generate(ids, max_length=2)[0].size
+    kernel = model.encoder.layers[0].feed_forward.inner.kernel
+    kernel.assign(6e4 * np.sign(ops.convert_to_numpy(kernel)))
+    with raises(ValueError, "too large for its dtype, float16"):
+        model.generate(ids, max_length=2)
+
+
 def test_labels_follow_the_targets():
     model = make_model()
     model.compile("sgd", kt.LabelSmoothedCrossentropy())
