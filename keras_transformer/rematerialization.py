@@ -26,7 +26,8 @@ def rematerialized(layer):
 
     Returns:
         A function of what the layer is called with: float tensors by their
-        place, masks and flags by name.
+        place, masks and flags by name. It raises `ValueError` if the layer adds
+        a loss.
     """
     generators = [
         generator
@@ -38,8 +39,16 @@ def rematerialized(layer):
         seeds = [generator.next() for generator in generators]
 
         def compute(*inputs):
+            num_losses = len(layer.losses)
             with _giving(generators, seeds):
-                return layer(*inputs, **kwargs)
+                outputs = layer(*inputs, **kwargs)
+            if len(layer.losses) > num_losses:
+                raise ValueError(
+                    "A layer that is computed again must not add losses, as "
+                    "they would have no gradient. Received: one that does, "
+                    f"{layer.name}. Leave out `rematerialize`."
+                )
+            return outputs
 
         return keras.remat(compute)(*inputs)
 

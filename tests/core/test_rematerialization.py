@@ -163,6 +163,20 @@ def test_any_generator_draws_the_same_again():
     assert layer.generator.state[1] == state[1] + 1
 
 
+@pytest.mark.parametrize("wrap", [traced, lambda call: call])
+def test_losses_of_layers_are_refused(wrap):
+    ones = np.ones((2, 3), "float32")
+
+    def call(**options):
+        layer = keras.layers.Dense(3, name="dear", **options)
+        layer.build((None, 3))
+        return wrap(lambda x: rematerialized(layer)(x))(ones)
+
+    assert call(kernel_regularizer="l2").shape == (2, 3)  # one of the weights
+    with pytest.raises(ValueError, match="add losses.* one that does, dear"):
+        call(activity_regularizer="l2")
+
+
 def test_attention_weights_come_with_gradients():
     """The only output that layers have beside their vectors."""
     [case] = [case for case in CASES if case.layer is kt.Decoder]
