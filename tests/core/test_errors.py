@@ -447,7 +447,7 @@ def test_training_needs_labels():
 @pytest.mark.parametrize(
     "search",
     [kt.GreedySearch(), kt.BeamSearch(2), kt.Sampling(seed=1)],
-    ids=str,
+    ids=["greedy", "beam", "sampling"],
 )
 @pytest.mark.parametrize("return_scores", [True, False])
 def test_a_search_needs_numbers(search, return_scores):
