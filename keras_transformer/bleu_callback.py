@@ -48,7 +48,7 @@ class BleuCallback(keras.callbacks.Callback):
         tokenize: sacreBLEU's tokenizer.
 
     Raises:
-        ImportError: If `log_dir` is given and tensorboard is not installed.
+        ImportError: If `log_dir` is given and tensorflow is not installed.
         OSError: If nothing may be written in `log_dir`, or sacreBLEU cannot
             download what `tokenize` needs.
         RuntimeError: If a library that `tokenize` needs is not installed.

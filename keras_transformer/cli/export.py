@@ -47,15 +47,16 @@ def export(
         bool | None,
         typer.Option(
             "--text/--no-text",
-            help="LiteRT: split text in the file too; unigram models only.",
+            help="LiteRT: split text in the file too; the default. For unigram "
+            "vocabularies only; others need --no-text.",
         ),
     ] = None,
     steps: Annotated[
         bool | None,
         typer.Option(
             "--steps/--no-steps",
-            help="LiteRT: signatures for a search run by the host program; "
-            "without them the file needs less memory.",
+            help="LiteRT: signatures for a search run by the host program; the "
+            "default. Without them the file needs less memory.",
         ),
     ] = None,
     source_length: Annotated[

@@ -113,21 +113,30 @@ def _search_options(
     ] = None,
     temperature: Annotated[
         float | None,
-        of_search(help="Sampling: below 1 favours probable tokens."),
+        of_search(
+            help="Sampling: below 1 favours probable tokens; 1 by default."
+        ),
     ] = None,
     top_k: Annotated[
         int | None,
-        of_search(help="Sampling: choose from this many most probable tokens."),
+        of_search(
+            help="Sampling: choose from this many most probable tokens; by "
+            "default from all."
+        ),
     ] = None,
     top_p: Annotated[
         float | None,
         of_search(
             help="Sampling: choose from the most probable tokens that together "
-            "have this probability."
+            "have this probability; by default from all."
         ),
     ] = None,
     seed: Annotated[
-        int | None, of_search(help="Sampling: seed of the random choices.")
+        int | None,
+        of_search(
+            help="Sampling: seed of the random choices; 0 with --search "
+            "sampling, so that each run draws the same."
+        ),
     ] = None,
     repetition_penalty: Annotated[
         float | None,
