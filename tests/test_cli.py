@@ -334,6 +334,9 @@ def test_every_option_of_a_training_reaches_it(monkeypatch, tmp_path):
         lambda run, *texts, **options: told.append((run.options, options)),
     )
     monkeypatch.setattr(training_run.TrainingRun, "state", lambda run: "")
+    monkeypatch.setattr(
+        training_run.TrainingRun, "has_translator", lambda run: True
+    )
     command = typer.main.get_command(cli.app).commands["train"]
     switches = {x.name: x.opts[0] for x in command.params}
     hints = typing.get_type_hints(TrainingOptions)
