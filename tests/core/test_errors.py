@@ -471,6 +471,14 @@ def test_a_search_needs_numbers(search, return_scores):
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("make", [kt.GreedySearch, kt.BeamSearch])
+def test_constraints_that_leave_no_token_are_no_error(make):
+    search = make(forbidden_token_ids=range(V))
+    target_ids, scores = make_model().generate([[4, 3]], search)
+    assert target_ids.shape == (1, 0)
+    assert scores == [-np.inf]
+
+
 def test_numbers_too_large_for_float16_are_found():
     model = make_model(dtype="float16")
     ids = np.array([[4, 3]])
