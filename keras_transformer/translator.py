@@ -390,23 +390,36 @@ class Translator:
         return cls(model, *map(Tokenizer, tokenizers), search=search)
 
     @classmethod
-    def from_marian(cls, folder) -> "Translator":
-        """Makes a translator of a Marian model of Hugging Face.
+    def from_marian(cls, path) -> "Translator":
+        """Makes a translator of a Marian model.
 
         Such as those of [OPUS-MT](https://aclanthology.org/2020.eamt-1.61),
-        `Helsinki-NLP/opus-mt-en-de` and more than a thousand others. The
-        folder is what a download of one holds, or what `save_pretrained` of a
-        `MarianMTModel` and its `MarianTokenizer` has written: `config.json`,
-        `vocab.json`, `source.spm`, `target.spm`, and `model.safetensors` or
-        `pytorch_model.bin`, for which torch must be installed.
+        more than a thousand. There are two formats:
 
-        The target vocabulary has the pieces of `target.spm` alone. Layers
-        normalise with an epsilon of 1e-6 rather than 1e-5, so logits differ in
-        the fifth digit. Of `generation_config.json`, the width of the beam, the
-        length penalty, `no_repeat_ngram_size` and `early_stopping=True` are
-        taken; without the last, beam search has its own rule for when to stop.
-        A translation has at most 50 tokens more than its source, where the
-        folder may say 512: pass `max_length=512` for those. In a model for
+        - Hugging Face's: a folder with what a download of
+          `Helsinki-NLP/opus-mt-en-de` holds, or what `save_pretrained` of a
+          `MarianMTModel` and its `MarianTokenizer` has written: `config.json`,
+          `vocab.json`, `source.spm`, `target.spm`, and `model.safetensors` or
+          `pytorch_model.bin`, for which torch must be installed.
+        - That of [Marian](https://aclanthology.org/P18-4020) itself: the path
+          of a `decoder.yml`, or of a folder with a single file whose name ends
+          so. The `.npz` and the vocabularies that it names are looked for
+          beside it first. A vocabulary is an `.spm`; or a `.yml`, with
+          `source.spm` and `target.spm` beside it, as in a `.zip` of OPUS-MT.
+
+        Each computes what its origin does. They are not quite the same:
+        Marian's sinusoids, with which all of these models were trained, have
+        other wavelengths than Hugging Face's.
+
+        The target vocabulary has the pieces of `target.spm` alone. Of
+        `decoder.yml`, the width of the beam, `normalize` and `allow-unk` are
+        taken; of `generation_config.json`, the width of the beam, the length
+        penalty, `no_repeat_ngram_size` and `early_stopping=True`. Without the
+        last, beam search has its own rule for when to stop, which is Marian's.
+        Layers normalise with an epsilon of 1e-6, where Hugging Face's have
+        1e-5, so logits differ in the fifth digit. A translation has at most 50
+        tokens more than its source, where the settings may allow others: pass
+        `max_length=512` for those of Hugging Face. In a model for
         several languages, a text begins with the name of the one to translate
         into and a space, such as `">>fra<< Hello."`; without the space, the
         first word is split in another way than there. LiteRT files of it need
@@ -420,7 +433,7 @@ class Translator:
         """
         from keras_transformer.marian import translator_from_marian
 
-        return translator_from_marian(folder)
+        return translator_from_marian(path)
 
     def export_saved_model(self, path, overwrite: bool = False):
         """Writes a SavedModel whose graph holds text processing and search.

@@ -435,7 +435,7 @@ def test_weights_of_torch_are_read_or_named(tmp_path, content):
 
 def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
     folder = tmp_path / "marian"
-    with pytest.raises(FileNotFoundError, match="config.json"):
+    with pytest.raises(FileNotFoundError, match="No such file or .*marian'"):
         kt.Translator.from_marian(folder)
     write_folder(folder)
     (folder / "model.safetensors").write_bytes(b"junk")
@@ -453,7 +453,9 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
         kt.Translator.from_marian(folder)
     for content in ("[]", "{", "3"):
         (folder / "config.json").write_text(content)
-        with pytest.raises(ValueError, match="must hold a JSON object"):
+        with pytest.raises(
+            ValueError, match="config.json must hold names and v"
+        ):
             kt.Translator.from_marian(folder)
 
 

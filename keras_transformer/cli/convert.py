@@ -13,7 +13,8 @@ def convert(
     source: Annotated[
         Path,
         path_argument(
-            metavar="FOLDER", help="Marian model in Hugging Face's format."
+            metavar="PATH",
+            help="Marian model: a folder, or its decoder.yml.",
         ),
     ],
     output: Annotated[
@@ -21,15 +22,18 @@ def convert(
     ],
     overwrite: Overwrite = False,
 ):
-    """Make a translator of a Marian model of Hugging Face, such as OPUS-MT's.
+    """Make a translator of a Marian model, such as OPUS-MT's.
 
-    The folder holds config.json, vocab.json, source.spm, target.spm, and
-    model.safetensors or pytorch_model.bin, as a download does. For
-    pytorch_model.bin, torch must be installed.
+    A folder in Hugging Face's format holds config.json, vocab.json, source.spm,
+    target.spm, and model.safetensors or pytorch_model.bin, as a download does.
+    For pytorch_model.bin, torch must be installed. Marian's own files are a
+    decoder.yml, the .npz that it names, and vocabularies: .spm, or .yml with
+    source.spm and target.spm beside them, as in a .zip of OPUS-MT.
 
     \b
-    Example:
+    Examples:
       keras-transformer convert opus-mt-en-de runs/en-de
+      keras-transformer convert model/model.npz.decoder.yml runs/own
       keras-transformer translate runs/en-de "A man rides a bike."
       keras-transformer export runs/en-de en-de.tflite --quantization int8
     """  # noqa: D301

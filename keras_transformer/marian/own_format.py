@@ -1,0 +1,318 @@
+"""Marian models as Marian itself writes them: `.npz` and `decoder.yml`.
+
+What they hold was read off models that Marian 1.12.42 trained, and what it
+computes off the scores it gives.
+"""
+
+import os
+import zipfile
+import zlib
+
+import numpy as np
+import yaml
+
+from keras_transformer.checks import check_choice
+from keras_transformer.marian.conversion import MarianModel
+from keras_transformer.marian.conversion import Weights
+from keras_transformer.marian.conversion import rows_of
+from keras_transformer.marian.files import NamedValues
+from keras_transformer.marian.opus import read_tokenizers
+from keras_transformer.paths import check_file
+from keras_transformer.search import BeamSearch
+from keras_transformer.search import GreedySearch
+from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.text.sentencepiece_model import processor_of
+from keras_transformer.text.tokenizer import Tokenizer
+
+# How the names of files end that say what to translate with and how.
+SETTINGS = "decoder.yml"
+# What says how a model is made, beside its weights.
+MODEL_SETTINGS = "special:model.yml"
+
+# Marian's names of activations, with Keras's. Its "gelu" is another function.
+ACTIVATIONS = {"swish": "silu", "relu": "relu"}
+
+# What settings may say where a `Transformer` or its searches have no choice.
+FIXED = {
+    "type": "transformer",
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-ffn-depth": 2,
+    "transformer-attention-mask": "default",
+    "transformer-train-position-embeddings": False,
+    "transformer-disable-position-embeddings": False,
+    "transformer-no-projection": False,
+    "transformer-no-affine": False,
+    "transformer-no-bias": False,
+    "transformer-pool": False,
+    "transformer-rnn-projection": False,
+    "transformer-tied-layers": [],
+    "input-types": [],
+    "factors-dim-emb": 0,
+    "right-left": False,
+    "ulr": False,
+}
+FIXED_IN_SEARCH = {"word-penalty": 0}
+
+# Where layers normalise ("n") and add ("a") or drop units ("d").
+PLACES = (
+    "transformer-preprocess",  # before each sublayer
+    "transformer-postprocess",  # after it
+    "transformer-postprocess-top",  # at the end of a stack
+    "transformer-postprocess-emb",  # after embeddings
+)
+POST_NORM = ("", "an", "", "")
+PRE_NORM = ("n", "a", "n", "")
+
+# Hugging Face's names of a layer's parts, with Marian's.
+ATTENTIONS = {"self_attn": "self", "encoder_attn": "context"}
+PROJECTIONS = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+
+
+def read_own_format(path) -> MarianModel:
+    """Reads the model that a `decoder.yml` names.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If a file is damaged, or the model of another kind.
+    """
+    settings = _read_yaml(path)
+    settings.check_fixed(FIXED_IN_SEARCH)
+    [model_path] = _paths(settings, "models", 1)
+    arrays = _Arrays(model_path)
+    model_settings = _model_settings(arrays)
+    options = _options(model_settings)
+    is_shared = "Wemb" in arrays
+    is_tied = (
+        model_settings["tied-embeddings"]
+        or model_settings["tied-embeddings-all"]
+    )
+    source, target = (
+        arrays["Wemb" if is_shared else f"{stack}_Wemb"]
+        for stack in ("encoder", "decoder")
+    )
+    weights = {
+        "model.encoder.embed_tokens.weight": _with_zeros(source),
+        "model.decoder.embed_tokens.weight": _with_zeros(target),
+        "final_logits_bias": np.zeros((1, len(target) + 1)),
+    }
+    if not model_settings.get("output-omit-bias", False):
+        bias = arrays["decoder_ff_logit_out_b"]
+        weights["final_logits_bias"] = _with_zeros(bias.T).T
+    if not is_tied:
+        output = arrays["decoder_ff_logit_out_Wt"]
+        weights["lm_head.weight"] = _with_zeros(output)
+    weights |= _stack("encoder", options["num_layers"], arrays, options)
+    weights |= _stack("decoder", options["num_decoder_layers"], arrays, options)
+    tokenizers, ids = _read_text(settings)
+    ids[0]["<pad>"], ids[1]["<pad>"] = len(source), len(target)
+    return MarianModel(
+        options=options,
+        weights=Weights(model_path, weights, np.arange(options["hidden_dim"])),
+        tokenizer=tokenizers[0],
+        target_tokenizer=tokenizers[1],
+        rows=rows_of(tokenizers[0].pieces, ids[0]),
+        target_rows=rows_of(tokenizers[1].pieces, ids[1]),
+        shares_embeddings=is_shared,
+        scales_embeddings=True,
+        ties_output=is_tied,
+        search=_search(settings),
+    )
+
+
+def _with_zeros(matrix):
+    """Adds a row of zeros: the vector that Marian starts targets with."""
+    return np.pad(matrix, ((0, 1), (0, 0)))
+
+
+def _read_yaml(path):
+    path = check_file(path)
+    with open(path, "rb") as file:
+        return NamedValues(path, _yaml_content(file))
+
+
+def _yaml_content(source):
+    """What YAML holds, or the error of what cannot read it."""
+    # libyaml, where it is there, reads a vocabulary in a tenth of the time.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(source, Loader=loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return error
+
+
+def _paths(settings, name, number):
+    """Where the files are that the settings name.
+
+    Marian takes names from the folder that it was started in. Whoever gets a
+    model has all its files in one.
+    """
+    names = settings[name]
+    if not isinstance(names, list) or len(names) != number:
+        raise ValueError(
+            f"{settings.path} must have a list of {number} as {name}; there "
+            f"are no ensembles. Received: {names!r}."
+        )
+    folder = os.path.dirname(settings.path)
+    found = []
+    for path in map(str, names):
+        beside = os.path.join(folder, os.path.basename(path))
+        places = os.path.join(folder, path), beside, path
+        found.append(next(filter(os.path.isfile, places), beside))
+    return [check_file(path) for path in found]
+
+
+class _Arrays(dict):
+    """The arrays of a `.npz` file by Marian's names."""
+
+    def __init__(self, path):
+        self.path = path
+        if not path.endswith(".npz"):
+            raise ValueError(
+                "Weights of Marian must be a .npz file, as its training "
+                f"writes. Received: {path!r}."
+            )
+        try:
+            # numpy does not close a file that it cannot read.
+            with open(path, "rb") as source, np.load(source) as file:
+                super().__init__(file)
+        except (
+            EOFError,
+            OSError,
+            TypeError,  # of a file with a single array
+            ValueError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+
+    def __missing__(self, name):
+        raise ValueError(
+            f"{self.path} must have all weights of a Marian model. Received: "
+            f"none called {name}."
+        )
+
+
+def _model_settings(arrays):
+    content = arrays[MODEL_SETTINGS].tobytes().rstrip(b"\0")
+    settings = NamedValues(arrays.path, _yaml_content(content))
+    settings.check_fixed(FIXED)
+    for name, usual in (
+        ("transformer-decoder-ffn-depth", "transformer-ffn-depth"),
+        ("transformer-decoder-dim-ffn", "transformer-dim-ffn"),
+    ):
+        if settings.get(name):  # 0 is that of the encoder
+            settings.check_fixed({name: settings[usual]})
+    for name, array in arrays.items():
+        if name != MODEL_SETTINGS and array.dtype.kind != "f":
+            raise ValueError(
+                f"{arrays.path} must hold weights that are not quantised. "
+                f"Received: {array.dtype} for {name}."
+            )
+    return settings
+
+
+def _options(settings):
+    """The arguments of `Transformer`."""
+    placed = {name: str(settings.get(name, "")) for name in PLACES}
+    order = tuple(what.replace("d", "") for what in placed.values())
+    if order not in (POST_NORM, PRE_NORM):
+        raise ValueError(
+            f"{settings.path} must normalise as the paper, or before each "
+            f"sublayer and at the end of a stack. Received: {placed}."
+        )
+    activation = settings["transformer-ffn-activation"]
+    check_choice(
+        tuple(ACTIVATIONS), **{"transformer-ffn-activation": activation}
+    )
+    return {
+        "num_layers": settings["enc-depth"],
+        "num_decoder_layers": settings["dec-depth"],
+        "num_heads": settings["transformer-heads"],
+        "hidden_dim": settings["dim-emb"],
+        "intermediate_dim": settings["transformer-dim-ffn"],
+        "activation": ACTIVATIONS[activation],
+        "normalize_first": order == PRE_NORM,
+        "positional_encoding": "concatenated",
+    }
+
+
+def _stack(name, depth, arrays, options):
+    """The weights of an encoder or a decoder by Hugging Face's names.
+
+    Theirs have a row for each output, Marian's a column.
+    """
+    mark = "_pre" if options["normalize_first"] else ""
+    weights = {}
+
+    def add_dense(ours, weight, bias):
+        weights[f"{ours}.weight"] = arrays[weight].T
+        weights[f"{ours}.bias"] = arrays[bias].ravel()
+
+    def add_norm(ours, theirs, mark=mark):
+        weights[f"{ours}.weight"] = arrays[f"{theirs}_scale{mark}"].ravel()
+        weights[f"{ours}.bias"] = arrays[f"{theirs}_bias{mark}"].ravel()
+
+    for number in range(depth):
+        ours, theirs = f"model.{name}.layers.{number}", f"{name}_l{number + 1}"
+        for attention, part in ATTENTIONS.items():
+            if name == "encoder" and attention == "encoder_attn":
+                continue
+            for projection, letter in PROJECTIONS.items():
+                add_dense(
+                    f"{ours}.{attention}.{projection}",
+                    f"{theirs}_{part}_W{letter}",
+                    f"{theirs}_{part}_b{letter}",
+                )
+            add_norm(f"{ours}.{attention}_layer_norm", f"{theirs}_{part}_Wo_ln")
+        for number in ("1", "2"):
+            add_dense(
+                f"{ours}.fc{number}",
+                f"{theirs}_ffn_W{number}",
+                f"{theirs}_ffn_b{number}",
+            )
+        add_norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn_ln")
+    if options["normalize_first"]:
+        add_norm(f"model.{name}.layer_norm", f"{name}_top_ln", mark="")
+    return weights
+
+
+def _read_text(settings):
+    """The tokenizer of each side, and the row of each of its pieces."""
+    paths = _paths(settings, "vocabs", 2)
+    are_models = [path.endswith(".spm") for path in paths]
+    if not any(are_models):
+        # Of text that is split before it gets to Marian, as OPUS-MT's.
+        ids = [_read_yaml(path) for path in paths]
+        folder = os.path.dirname(settings.path)
+        return read_tokenizers(folder, ids[0]), ids
+    if not all(are_models):
+        raise ValueError(
+            f"{settings.path} must name vocabularies of one kind, .spm or "
+            f".yml. Received: vocabs={settings['vocabs']}."
+        )
+    tokenizers = [Tokenizer.from_sentencepiece(path) for path in paths]
+    if tokenizers[0].model == tokenizers[1].model:
+        tokenizers[1] = tokenizers[0]
+    return tokenizers, [_ids_in_model(path) for path in paths]
+
+
+def _ids_in_model(path):
+    """The row of each piece of a SentencePiece model."""
+    with open(path, "rb") as file:
+        processor = processor_of(file.read())
+    pieces = map(processor.IdToPiece, range(processor.GetPieceSize()))
+    return NamedValues(path, {piece: row for row, piece in enumerate(pieces)})
+
+
+def _search(settings):
+    """The search that the settings say, or that Marian has by default."""
+    forbidden = [] if settings.get("allow-unk") else [UNKNOWN_TOKEN_ID]
+    width = settings.get("beam-size", 12)
+    if width == 1:
+        return GreedySearch(forbidden_token_ids=forbidden)
+    return BeamSearch(
+        width=width,
+        length_penalty=settings.get("normalize", 0),
+        length_penalty_form="power",
+        forbidden_token_ids=forbidden,
+    )
