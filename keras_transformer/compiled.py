@@ -52,8 +52,13 @@ class Functions:
             key = of_function, self._state()
             compiled = self.compiled.pop(key, None)
             if compiled is None:
+                # A layer of a subclass that is built while it is traced would
+                # make another state, and on JAX keep weights that are gone
+                # afterwards. Those built from further inputs only `call` reads.
+                with contextlib.suppress(ValueError):
+                    self.model.build_all()
+                key = of_function, self._state()
                 compiled = self._compiled(function, inputs, jit_compile)
-                key = of_function, self._state()  # it may have built layers
             self.compiled[key] = compiled
             if len(self.compiled) > MOST_KEPT:
                 del self.compiled[next(iter(self.compiled))]
@@ -73,11 +78,6 @@ class Functions:
         if backend == "tensorflow" and not jit_compile:
             return graph(function, inputs)
         if backend == "jax":
-            # A layer of a subclass that is built while JAX traces it would keep
-            # weights that are gone afterwards. Those built from further inputs
-            # only `call` reads.
-            with contextlib.suppress(ValueError):
-                self.model.build_all()
             return _stateless(self.model, function, jit_compile)
         compiled = _Function(self.model, function)
         compiled.compile(jit_compile=jit_compile)

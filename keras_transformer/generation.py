@@ -63,8 +63,8 @@ def generate(
     capacity = None
     if jit_compile and max_length is not None:
         capacity = length_for(within_model(max_length, model))
-    # A copy: the compiled function is kept, and the user may change the search.
-    search = copy.copy(search)
+    # The compiled function is kept, and the user may change the search.
+    search = _own_copy(search)
     found = _decoded(
         DecodingLoop(
             model, search, capacity, return_scores or return_token_scores
@@ -252,16 +252,18 @@ def _check_numbers(model, source_ids, target_ids, scores):
     Of NaN a search makes targets without tokens, or without a score.
     """
     found = np.isfinite(scores[:, 0]) & np.any(target_ids[:, 0], axis=-1)
-    for row in np.flatnonzero(np.any(source_ids, axis=1) & ~found)[:1]:
-        # Constraints too may have left no tokens.
-        end = np.full((1, 1), model.end_token_id)
-        _, score_of_end = score(model, source_ids[[row]], end, False)
-        if np.isnan(scores[row, 0]) or np.isnan(score_of_end[0]):
-            raise ValueError(
-                "The logits of a model must be numbers. Received: NaN for row "
-                f"{row}. Its weights are not finite, or its numbers too large "
-                f"for its dtype, {model.compute_dtype}."
-            )
+    rows = np.flatnonzero(np.any(source_ids, axis=1) & ~found)
+    if len(rows) == 0:
+        return
+    # Constraints too may have left no tokens.
+    ends = np.full((len(rows), 1), model.end_token_id)
+    _, scores_of_ends = score(model, source_ids[rows], ends, False)
+    for row in rows[np.isnan(scores[rows, 0]) | np.isnan(scores_of_ends)]:
+        raise ValueError(
+            f"The logits of a model must be numbers. Received: NaN for row "
+            f"{row}. Its weights are not finite, or its numbers too large for "
+            f"its dtype, {model.compute_dtype}."
+        )
 
 
 def _cut(ids):
@@ -333,6 +335,21 @@ def _decoded(decode, inputs, jit_compile):
     return model._functions.run(
         ("in_segments", *key, jit_compile), in_segments, inputs, False
     )
+
+
+def _own_copy(search):
+    """Copies a search and its data; other objects stay the same."""
+
+    def own(value):
+        if isinstance(value, dict):
+            return {name: own(x) for name, x in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(own, value))
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+    search = copy.copy(search)
+    vars(search).update(own(vars(search)))
+    return search
 
 
 def _key_of(value):

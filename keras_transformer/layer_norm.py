@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_transformer.gradients import custom_gradient
 from keras_transformer.rows import sum_rows
-from keras_transformer.tensorflow_only.graphs import is_plain_graph
+from keras_transformer.tensorflow_only.graphs import adds_by_products
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -80,7 +80,7 @@ def normalize(x, gamma, beta, epsilon):
         def gradient(upstream):
             along = upstream * normalized
             scaled = upstream * gamma
-            if is_plain_graph():  # a product is one pass over memory
+            if adds_by_products():  # in one pass over memory
                 shares = ops.expand_dims(gamma / x.shape[-1], -1)
                 mean = ops.matmul(upstream, shares)
                 mean_along = ops.matmul(along, shares)

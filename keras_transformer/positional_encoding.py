@@ -192,8 +192,9 @@ class LearnedPositionalEncoding(Layer):
         end = start_position + length if isinstance(length, int) else 0
         if end > self.max_length:
             raise ValueError(
-                "`inputs` must not be longer than `max_length`. Received: "
-                f"length={end}, max_length={self.max_length}."
+                "The last position of `inputs` must be less than `max_length`. "
+                f"Received: start_position={start_position}, length={length}, "
+                f"max_length={self.max_length}."
             )
 
 

@@ -4,7 +4,7 @@ import itertools
 
 from keras import ops
 
-from keras_transformer.tensorflow_only.graphs import is_plain_graph
+from keras_transformer.tensorflow_only.graphs import adds_by_products
 from keras_transformer.tensorflow_only.indexing import size
 
 
@@ -46,8 +46,7 @@ def by_part(function, parts, *others):
 
 def sum_rows(x):
     """Adds up rows `(M, D)`, to `(D,)`."""
-    if is_plain_graph():
-        # TensorFlow's sum takes longer on a processor.
+    if adds_by_products():
         ones = ops.ones((1, size(x, 0)), dtype=x.dtype)
         return ops.squeeze(ops.matmul(ones, x), 0)
     return ops.sum(x, axis=0)

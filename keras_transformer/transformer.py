@@ -217,8 +217,9 @@ class Transformer(Freezable, keras.Model):
         _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source)
         _check_special_tokens(
             vocabulary_size,
-            start_token_id=start_token_id,
-            end_token_id=end_token_id,
+            source_vocabulary_size,
+            start_token_id,
+            end_token_id,
         )
         self.vocabulary_size = vocabulary_size
         self.source_vocabulary_size = source_vocabulary_size
@@ -985,17 +986,26 @@ def _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source):
         )
 
 
-def _check_special_tokens(vocabulary_size, **token_ids):
-    for name, token_id in token_ids.items():
-        check_positive(**{name: token_id})
-        if token_id >= vocabulary_size:
+def _check_special_tokens(
+    vocabulary_size, source_vocabulary_size, start_token_id, end_token_id
+):
+    check_positive(start_token_id=start_token_id, end_token_id=end_token_id)
+    sizes = {
+        "vocabulary_size": vocabulary_size,
+        "source_vocabulary_size": source_vocabulary_size,
+    }
+    for name, token_id, size in (
+        ("start_token_id", start_token_id, "vocabulary_size"),
+        ("end_token_id", end_token_id, "vocabulary_size"),
+        ("end_token_id", end_token_id, "source_vocabulary_size"),
+    ):
+        if token_id >= sizes[size]:
             raise ValueError(
-                f"`{name}` must be less than `vocabulary_size`. Received: "
-                f"{name}={token_id}, vocabulary_size={vocabulary_size}."
+                f"`{name}` must be less than `{size}`. Received: "
+                f"{name}={token_id}, {size}={sizes[size]}."
             )
-    if len(set(token_ids.values())) < len(token_ids):
-        received = ", ".join(f"{name}={x}" for name, x in token_ids.items())
+    if start_token_id == end_token_id:
         raise ValueError(
             "`start_token_id` and `end_token_id` must differ. Received: "
-            f"{received}."
+            f"start_token_id={start_token_id}, end_token_id={end_token_id}."
         )

@@ -311,7 +311,7 @@ def set_threads(monkeypatch, num_threads, num_cores):
 
     And that there is no GPU.
     """
-    monkeypatch.setattr(threads, "_are_cpus", lambda devices: True)
+    monkeypatch.setattr(threads, "are_cpus", lambda devices: True)
     monkeypatch.setattr(
         tf.config.threading,
         "get_intra_op_parallelism_threads",

@@ -200,7 +200,7 @@ class BeamSearch(Search):
         return state.done
 
     def hypotheses(self, state) -> Hypotheses:
-        return Hypotheses(**state.finished._asdict())
+        return state.finished
 
     def penalty(self, length):
         """Computes what the log-probability of a target is divided by."""
@@ -216,11 +216,11 @@ class BeamSearch(Search):
         empty = ops.expand_dims(ops.less_equal(problem.max_lengths, 0), 1)
         first = ops.equal(ops.arange(self.num_hypotheses, dtype="int32"), 0)
         zero = ops.cast(0.0, "float32")  # 0.0 alone would be of `floatx`
-        return _Finished(
+        return Hypotheses(
+            target_ids=ops.zeros(shape, dtype="int32"),
             scores=ops.where(
                 ops.logical_and(empty, first), zero, float("-inf")
             ),
-            target_ids=ops.zeros(shape, dtype="int32"),
             token_scores=ops.zeros(shape, dtype="float32"),
         )
 
@@ -277,15 +277,21 @@ class BeamSearch(Search):
         """Keeps the best of what had finished and what finishes now."""
         scores = candidates.scores / self.penalty(length)
         scores = ops.where(finishes, scores, float("-inf"))
-        ended = _Finished(
-            scores, candidates.target_ids, candidates.token_scores
+        ended = Hypotheses(
+            candidates.target_ids, scores, candidates.token_scores
         )
-        all_scores, *others = (
-            ops.concatenate(both, axis=1)
-            for both in zip(finished, ended, strict=True)
+        both = Hypotheses(
+            *(
+                ops.concatenate(pair, axis=1)
+                for pair in zip(finished, ended, strict=True)
+            )
         )
-        scores, order = largest(all_scores, self.num_hypotheses)
-        return _Finished(scores, *(take_rows(x, order) for x in others))
+        scores, order = largest(both.scores, self.num_hypotheses)
+        return Hypotheses(
+            take_rows(both.target_ids, order),
+            scores,
+            take_rows(both.token_scores, order),
+        )
 
     def _go_on(self, candidates, ended, num_finished, position):
         """The best candidates that have not ended, on the places left."""
@@ -339,32 +345,19 @@ class _Candidates(NamedTuple):
     ancestry: Any
 
 
-class _Finished(NamedTuple):
-    """The best hypotheses that have ended, `K` for each sentence.
-
-    Attributes:
-        scores: With the length penalty, `(B, K)`, the best first.
-        target_ids: `(B, K, T)`.
-        token_scores: `(B, K, T)`.
-    """
-
-    scores: Any
-    target_ids: Any
-    token_scores: Any
-
-
 class _Beam(NamedTuple):
     """A search under way.
 
     Attributes:
         alive: The hypotheses that go on, `W` for each sentence.
-        finished: The best of those that have ended.
+        finished: The `K` best of those that have ended, the best first, with
+            scores divided by the length penalty.
         num_finished: How many have ended, `(B,)`.
         done: Whether nothing can change the result any more, `(B,)`.
     """
 
     alive: _Candidates
-    finished: _Finished
+    finished: Hypotheses
     num_finished: Any
     done: Any
 

@@ -19,6 +19,11 @@ def leave_gpus_to_keras():
         tf.config.set_visible_devices([], "GPU")
 
 
+def are_cpus(devices) -> bool:
+    """Whether all of TensorFlow's devices, logical or physical, are CPUs."""
+    return all(device.device_type == "CPU" for device in devices)
+
+
 def replica_context():
     """What joins the devices of a `tf.distribute` strategy, inside a step.
 

@@ -5,6 +5,8 @@ import contextvars
 
 import keras
 
+from keras_transformer.tensorflow_only.devices import are_cpus
+
 _runs_on = contextvars.ContextVar("runs_on", default=None)
 
 
@@ -22,6 +24,18 @@ def check_is_tensorflow(what):
 def is_plain_graph() -> bool:
     """Whether a graph of TensorFlow is traced that XLA does not compile."""
     return _runs_on.get() == "tensorflow"
+
+
+def adds_by_products() -> bool:
+    """Whether a graph for CPUs is traced, whose sums take longer than products.
+
+    GPUs would round what they multiply to TF32.
+    """
+    if not is_plain_graph():
+        return False
+    import tensorflow as tf
+
+    return are_cpus(tf.config.list_logical_devices())
 
 
 def is_litert_graph() -> bool:

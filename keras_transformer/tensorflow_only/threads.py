@@ -6,6 +6,7 @@ import os
 import keras
 
 from keras_transformer.cores import num_cores
+from keras_transformer.tensorflow_only.devices import are_cpus
 from keras_transformer.tensorflow_only.devices import replica_context
 
 # Each takes memory of its own.
@@ -24,7 +25,7 @@ def batches_at_once() -> int:
         return 1
     import tensorflow as tf
 
-    if not _are_cpus(tf.config.list_logical_devices()):
+    if not are_cpus(tf.config.list_logical_devices()):
         return 1
     if _threads("intra") != 1:
         return 2
@@ -43,7 +44,7 @@ def parts_at_once() -> int:
 
     if tf.executing_eagerly() or replica_context() is not None:
         return 1
-    if not _are_cpus(tf.config.list_logical_devices()):
+    if not are_cpus(tf.config.list_logical_devices()):
         return 1
     if _threads("intra") != 1:
         return 1
@@ -77,13 +78,9 @@ def _give_cores(most):
     import tensorflow as tf
 
     is_told = _threads("intra") or num_cores() > most
-    if not is_told and _are_cpus(tf.config.list_physical_devices()):
+    if not is_told and are_cpus(tf.config.list_physical_devices()):
         with contextlib.suppress(RuntimeError):  # it has computed
             tf.config.threading.set_intra_op_parallelism_threads(1)
-
-
-def _are_cpus(devices):
-    return all(device.device_type == "CPU" for device in devices)
 
 
 def _threads(kind) -> int:

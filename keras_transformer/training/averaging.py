@@ -310,11 +310,8 @@ class WeightAveraging(keras.callbacks.Callback):
         ]
 
     def _copies(self):
-        # Views would change with the next update, or be deleted by it.
-        return [
-            np.array(ops.convert_to_numpy(variable))
-            for variable in self._averaged()
-        ]
+        # Keras copies: views would change with the next update.
+        return [ops.convert_to_numpy(x) for x in self._averaged()]
 
     def _assign(self, values):
         for variable, value in zip(self._averaged(), values, strict=True):

@@ -710,6 +710,33 @@ def test_search_of_a_user_may_hold_a_long_array(copying_model):
         assert target_ids.tolist() == [[token_id, token_id]]
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_kept_search_has_data_of_its_own(copying_model, jit_compile):
+    class Favoring(kt.GreedySearch):
+        def __init__(self, favors):
+            super().__init__()
+            self.favors = {"all": [favors]}
+
+        def choose(self, logits, *arguments):
+            [favors] = self.favors["all"]
+            return super().choose(logits + favors, *arguments)
+
+    def found(search, length):
+        source_ids = np.array([[4] * length + [3]])
+        target_ids, _ = copying_model.generate(
+            source_ids, search, max_length=2, jit_compile=jit_compile
+        )
+        return target_ids.tolist()
+
+    favors = np.zeros(V, "float32")
+    search = Favoring(favors)
+    plain = found(search, 1)
+    favors[6] = 100.0
+    assert found(search, 1) == [[6, 6]] != plain
+    # As the first time; compiled anew for the longer source.
+    assert found(Favoring(np.zeros(V, "float32")), 20) != [[6, 6]]
+
+
 def test_layers_of_one_name_make_different_searches(copying_model):
     class Fused(kt.GreedySearch):
         def __init__(self, layer):

@@ -188,8 +188,9 @@ def test_vectors_must_have_the_width_of_the_embedding():
 def test_inputs_must_fit_the_learned_positions(start_position):
     layer = kt.LearnedPositionalEncoding(max_length=S, hidden_dim=D)
     message = (
-        "`inputs` must not be longer than `max_length`. Received: length=8, "
-        "max_length=7."
+        "The last position of `inputs` must be less than `max_length`. "
+        f"Received: start_position={start_position}, "
+        f"length={8 - start_position}, max_length=7."
     )
     with raises(ValueError, message):
         layer(zeros(B, 8 - start_position, D), start_position=start_position)
@@ -337,6 +338,16 @@ def test_special_tokens_must_be_in_the_vocabulary(name):
         make_model(**{name: "</s>"})
 
 
+def test_sources_must_be_able_to_end():
+    message = (
+        "`end_token_id` must be less than `source_vocabulary_size`. Received: "
+        "end_token_id=3, source_vocabulary_size=3."
+    )
+    with raises(ValueError, message):
+        make_model(source_vocabulary_size=3)
+    make_model(source_vocabulary_size=3, start_token_id=3, end_token_id=2)
+
+
 def test_start_and_end_must_differ():
     message = (
         "`start_token_id` and `end_token_id` must differ. Received: "
@@ -477,6 +488,17 @@ def test_constraints_that_leave_no_token_are_no_error(make):
     target_ids, scores = make_model().generate([[4, 3]], search)
     assert target_ids.shape == (1, 0)
     assert scores == [-np.inf]
+
+
+def test_numbers_are_looked_for_in_all_rows_without_tokens():
+    """A target without tokens may have a reason in one row, NaN in another."""
+    model = make_model(source_vocabulary_size=V)
+    vectors = model.source_embedding.embeddings
+    vectors.assign(np.where(np.arange(V)[:, None] == 5, np.nan, vectors))
+    search = kt.GreedySearch(forbidden_token_ids=range(V))
+    assert model.generate([[4, 3]], search)[1] == [-np.inf]
+    with raises(ValueError, "must be numbers. Received: NaN for row 1"):
+        model.generate([[4, 3], [5, 3]], search)
 
 
 def test_numbers_too_large_for_float16_are_found():
@@ -971,7 +993,7 @@ def test_sources_must_fit_the_model(layout):
 
 def test_inputs_of_the_model_must_fit_the_learned_positions():
     model = make_model(positional_encoding="learned", max_length=T)
-    message = "`inputs` must not be longer than `max_length`. Received: length"
+    message = "The last position of `inputs` must be less than `max_length`. R"
     with raises(ValueError, message):
         model(IDS)
 

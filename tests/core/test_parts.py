@@ -180,7 +180,7 @@ def test_as_many_parts_as_operations_at_the_same_time(
     counts = {"intra": intra, "inter": inter}
     monkeypatch.setattr(threads, "_threads", counts.get)
     monkeypatch.setattr(threads, "num_cores", lambda: num_cores)
-    monkeypatch.setattr(threads, "_are_cpus", lambda devices: True)
+    monkeypatch.setattr(threads, "are_cpus", lambda devices: True)
     assert threads.parts_at_once() == 1  # one operation after another
     found = []
 
