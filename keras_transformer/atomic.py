@@ -156,6 +156,18 @@ def temporary_folder():
             _unfinished.discard(folder)
 
 
+@contextlib.contextmanager
+def own_temporary_files():
+    """Has what libraries make with `tempfile` removed as `temporary_folder`."""
+    before = tempfile.tempdir
+    with temporary_folder() as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
 def end_by_signal(number, frame):
     """Ends the process, and leaves nothing half written.
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import stat
 
 # The operating system would take these for folders on this machine.
 ADDRESS = re.compile(r"\w+://")
@@ -42,6 +43,7 @@ def check_local(path):
 def check_absent(path, overwrite: bool = False):
     """Raises `FileExistsError` if something that is not empty is at `path`."""
     check_local(path)
+    _check_own(path)
     if overwrite or not os.path.exists(path):
         return
     if os.path.isdir(path) and not os.listdir(path):
@@ -72,6 +74,7 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
             f"{os.fspath(path)!r} is the current folder, or one above it, and "
             "cannot be replaced. Choose another folder."
         )
+    _check_own(path)
     is_empty = os.path.isdir(path) and not os.listdir(path)
     if not os.path.lexists(path) or is_empty:
         return
@@ -94,6 +97,7 @@ def check_file_to_write(path, overwrite: bool = False):
         return
     if is_special(path):
         return
+    _check_own(path)
     path = os.fsdecode(path)
     # "" is one, and what ends with a slash was meant to be one.
     if os.path.isdir(os.path.realpath(path)) or path.endswith(os.sep):
@@ -104,6 +108,17 @@ def check_file_to_write(path, overwrite: bool = False):
     check_name(path)
 
 
+def check_utf8(path):
+    """Raises `ValueError` if a library that wants strings cannot take it."""
+    path = os.fsdecode(path)
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"The path must be UTF-8 for this format. Received: {path!r}."
+        ) from error
+
+
 def check_name(path):
     """Raises `OSError` if the file system takes no such name, as one too long.
 
@@ -111,6 +126,23 @@ def check_name(path):
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.stat(path)
+
+
+def _check_own(path):
+    """Raises `PermissionError` if the system would let nobody else replace it.
+
+    In a folder with the sticky bit, such as /tmp, only owners may.
+    """
+    path = os.path.realpath(path)
+    if not os.path.exists(path):
+        return
+    folder = os.stat(os.path.dirname(path))
+    owners = 0, folder.st_uid, os.stat(path).st_uid
+    if folder.st_mode & stat.S_ISVTX and os.geteuid() not in owners:
+        raise PermissionError(
+            f"Cannot replace {path!r}: it is another user's, in a folder where "
+            "only owners may."
+        )
 
 
 def check_folder_to_write(path):

@@ -301,6 +301,22 @@ def test_where_nothing_may_be_written(tmp_path, monkeypatch):
         check_file_to_write(tmp_path / "new" / "x")
 
 
+def test_what_only_its_owner_may_replace_is_found_early(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    tmp_path.chmod(0o1777)
+    user = os.stat(tmp_path).st_uid + 1
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    message = "Cannot replace '.*': it is another user's, in a folder where on"
+    with pytest.raises(PermissionError, match=message):
+        check_file_to_write(tmp_path / "file", overwrite=True)
+    with pytest.raises(PermissionError, match=message):
+        check_replaceable(tmp_path / "folder", False, "a model", "mark")
+    check_file_to_write(tmp_path / "new")
+    tmp_path.chmod(0o777)
+    check_file_to_write(tmp_path / "file", overwrite=True)
+
+
 def test_where_a_file_system_is_mounted_nothing_is_replaced(
     tmp_path, monkeypatch
 ):

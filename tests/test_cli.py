@@ -1280,16 +1280,24 @@ def test_closed_streams_are_empty(trained):
 
 
 @pytest.mark.slow
-def test_a_terminated_export_leaves_nothing(trained, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_export_that_is_ended_leaves_nothing(trained, tmp_path, number):
+    """Nor what libraries write to the system's folder for such things."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     command = [sys.executable, "-m", "keras_transformer", "export"]
-    process = subprocess.Popen([*command, trained.folder, tmp_path / "x" / "1"])
+    process = subprocess.Popen(
+        [*command, trained.folder, tmp_path / "x" / "1"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
     until = time.monotonic() + 60
     while not glob.glob(str(tmp_path / "x" / ".1.*")):
         assert time.monotonic() < until
         time.sleep(0.01)
-    process.terminate()
-    assert process.wait(60) == 128 + signal.SIGTERM
-    assert os.listdir(tmp_path / "x") == []
+    assert os.listdir(temporary)
+    process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    assert os.listdir(tmp_path / "x") == os.listdir(temporary) == []
 
 
 @pytest.mark.parametrize("name", ["max_length", "min_length"])

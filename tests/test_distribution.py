@@ -91,16 +91,22 @@ def start(
 
 
 def start_processes(
-    folder, text, *options, events=(None, None), model=NEW_MODEL
+    folder,
+    text,
+    *options,
+    text_of_second=None,
+    events=(None, None),
+    model=NEW_MODEL,
 ):
     """Starts two processes that train together."""
+    texts = text, text_of_second or text
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     return [
         start(
             folder,
-            text,
+            texts[number],
             *("--distribute", "multihost", *options),
             backend="jax",
             event=event,
@@ -223,11 +229,16 @@ def test_training_goes_on_after_a_lost_process_and_a_signal(
     chief, impatient = train(5, signal.SIGINT, signal.SIGINT)
     assert (chief[0], impatient[0]) == (2, 130), chief[2] + impatient[2]
     assert "This process can no longer work with the others." in chief[2]
-    assert "Stopped. The translator after epoch" in impatient[2]
+    in_chief = "Stopped. What is saved is in the folder of the first process."
+    assert in_chief in impatient[2]
     # A signal to one process stops all.
-    for code, _, errors in train(6, signal.SIGTERM):
+    for (code, _, errors), message in zip(
+        train(6, signal.SIGTERM),
+        ["Stopped. The translator after epoch", in_chief],
+        strict=True,
+    ):
         assert code == 128 + signal.SIGTERM, errors
-        assert "Stopped. The translator after epoch" in errors
+        assert message in errors
     for code, _, errors in train():
         assert code == 0, errors
     assert_same(folder, alone)
@@ -312,6 +323,41 @@ def test_processes_that_are_not_named_are_an_error(monkeypatch):
         distributed("multihost", seed=1),
     ):
         pass
+
+
+@pytest.mark.parametrize("address", ["host", ":1234", "host:", "host:port"])
+def test_the_address_of_the_first_process_has_a_port(monkeypatch, address):
+    monkeypatch.setenv("KERAS_DISTRIBUTION_JOB_ADDRESSES", address)
+    message = f"address and port of the first .*Received: '{address}'"
+    with (
+        pytest.raises(ValueError, match=message),
+        distributed("multihost", seed=1),
+    ):
+        pass
+
+
+def test_the_port_of_the_first_process_is_free(monkeypatch):
+    monkeypatch.setenv("KERAS_DISTRIBUTION_PROCESS_ID", "0")
+    message = "must be free on the machine of the first .*Received: localhost:"
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        monkeypatch.setenv("KERAS_DISTRIBUTION_JOB_ADDRESSES", address)
+        with (
+            pytest.raises(ValueError, match=message),
+            distributed("multihost", seed=1),
+        ):
+            pass
+
+
+@pytest.mark.slow
+def test_a_file_that_one_process_lacks_ends_all(text, tmp_path):
+    processes = start_processes(
+        tmp_path / "run", text, text_of_second=[text[0], str(tmp_path / "none")]
+    )
+    (code, _, errors), (other_code, _, other_errors) = map(ends, processes)
+    assert (code, other_code) == (2, 2), errors + other_errors
+    assert "other text in the processes [1] than in the first" in errors
+    assert "No such file: " in other_errors
 
 
 def test_the_parts_of_a_batch_are_the_batch(text):

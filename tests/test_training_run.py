@@ -1174,6 +1174,10 @@ def test_a_start_that_failed_does_not_refuse_another(
 def test_before_a_training_nothing_is_changed(tmp_path):
     run = new_run(tmp_path / "run")
     assert run.state() == f"Nothing was changed in {tmp_path / 'run'}."
+    run.distribution = Distribution(num_processes=2, process=1)
+    run.history = History(run.options, [])
+    message = "What is saved is in the folder of the first process."
+    assert run.state() == message
 
 
 def test_one_training_a_folder(trained, text, monkeypatch):
@@ -1186,6 +1190,24 @@ def test_one_training_a_folder(trained, text, monkeypatch):
         monkeypatch.delattr(run_module, "new_tokenizers")  # found before
         with pytest.raises(RuntimeError, match=message):
             train(trained.folder, text, trained.settings, overwrite=True)
+
+
+def test_full_disk_before_a_checkpoint_promises_none(
+    trained, tmp_path, text, monkeypatch
+):
+    def full(self, folder, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", folder)
+
+    monkeypatch.setattr(kt.Translator, "save", full)
+    message = "has no translator of this .* then run the same command again.$"
+    with pytest.raises(OSError, match=message):
+        train(tmp_path / "run", text, {**trained.settings, "epochs": 1})
+
+
+def test_a_run_may_be_where_a_link_leads(tmp_path):
+    (tmp_path / "run").symlink_to(tmp_path / "there")
+    with RunFolder(os.fspath(tmp_path / "run")).locked():
+        assert os.listdir(tmp_path / "there/training") == ["lock"]
 
 
 def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):

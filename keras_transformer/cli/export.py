@@ -10,6 +10,7 @@ from typing import Literal
 import typer
 
 from keras_transformer.atomic import end_by_signal
+from keras_transformer.atomic import own_temporary_files
 from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
@@ -109,7 +110,9 @@ def export(
     _check_options(format, dtype, litert_options, search_options)
     check = check_file_to_write if format == "litert" else check_absent
     check(output, overwrite)
-    with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
+    # Ctrl-C as well: TensorFlow may drop an exception while it traces.
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    with signals_handled(end_by_signal, *numbers), own_temporary_files():
         translator = load(folder, dtype)
         set_search(translator, search_options)
         if litert_options.get("text") and translator.search.num_hypotheses > 1:

@@ -69,6 +69,7 @@ def train(
     if options.get("distribute") == "multihost":
         watcher = start_watcher()
     with quiet_start():
+        from keras_transformer.training_run.distribution import leave_processes
         from keras_transformer.training_run.interrupt import Stopped
         from keras_transformer.training_run.run import TrainingRun
 
@@ -106,6 +107,8 @@ def train(
         if is_interrupt:
             raise typer.Exit(130) from None
         raise
+    if run.distribution.num_processes > 1:
+        leave_processes()
     if not run.distribution.is_chief:
         return  # only the first process writes the folder
     if not run.has_translator():  # removed after the last epoch

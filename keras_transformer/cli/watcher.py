@@ -10,8 +10,8 @@ import sys
 def start_watcher():
     """Starts a process that explains this one's end if it cannot do so itself.
 
-    If the first of several processes is lost, jax aborts the others, and
-    Python with them. Returns a file descriptor that `end_at_once` needs to tell
+    If one of several processes is lost, jax may abort the others, and Python
+    with them. Returns a file descriptor that `end_at_once` needs to tell
     the watcher of any other end.
     """
     watched, watcher = os.pipe()
@@ -22,9 +22,9 @@ def start_watcher():
         if not os.read(watched, 1):
             print(
                 "keras-transformer: This process was ended by force: by a "
-                "signal, or by jax, because the first process is lost. Run the "
+                "signal, or by jax, because another process is lost. Run the "
                 "same command in all processes, without `--overwrite`, to go "
-                "on from the last checkpoint.",
+                "on from the last checkpoint, if there was one.",
                 file=sys.stderr,
                 flush=True,
             )

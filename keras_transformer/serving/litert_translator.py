@@ -16,6 +16,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_row_lengths
+from keras_transformer.paths import check_utf8
 from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
@@ -82,6 +83,7 @@ class LiteRTTranslator:
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
         check_positive(num_threads=num_threads, num_workers=num_workers)
         path = check_litert_file(path)
+        check_utf8(path)
         with _named_if_damaged(path):
             interpreters = [
                 _interpreter(path, num_threads) for _ in range(num_workers)

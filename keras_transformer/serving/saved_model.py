@@ -14,6 +14,7 @@ from keras_transformer.generation import row_counts
 from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_replaceable
+from keras_transformer.paths import check_utf8
 from keras_transformer.serving.export_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -31,6 +32,7 @@ PATTERN_CHARACTERS = "[\\"
 def export_saved_model(translator, path, overwrite: bool = False):
     """Writes what `Translator.export_saved_model` describes."""
     path = os.fsdecode(path)
+    check_utf8(path)
     for character in PATTERN_CHARACTERS:
         if character in os.path.realpath(path):
             raise ValueError(

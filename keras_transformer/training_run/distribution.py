@@ -4,7 +4,12 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pickle
+import signal
+import socket
+import sys
+import threading
 from collections.abc import Callable
 
 import keras
@@ -12,10 +17,16 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.cores import num_cores
+from keras_transformer.signals import signals_handled
 from keras_transformer.tensorflow_only.devices import leave_gpus_to_keras
 from keras_transformer.training_run.wording import counted
 
 DISTRIBUTIONS = {"mirrored": "tensorflow", "multihost": "jax"}
+
+# What Keras reads from the environment.
+ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
+NUM_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
+PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
 
 # Most bytes of a message between processes: sizes travel as int32, the widest
 # integers that jax has by default.
@@ -176,21 +187,25 @@ def distributed(name: str | None, seed: int):
         yield from _multihost(seed)
 
 
+def leave_processes():
+    """Ends what connects the processes, once all have come this far.
+
+    For the end of a program, which no signal ends sooner from now on: another
+    process would wait for this one, and fail after a training that succeeded.
+    """
+    import jax
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    jax.distributed.shutdown()
+
+
 def _multihost(seed):
     import jax
 
     keras.utils.set_random_seed(seed)
     if not jax.distributed.is_initialized():
-        try:
-            keras.distribution.initialize()
-        except ValueError as error:
-            raise ValueError(
-                "`distribute='multihost'` needs to know its processes. Set "
-                "KERAS_DISTRIBUTION_JOB_ADDRESSES, "
-                "KERAS_DISTRIBUTION_NUM_PROCESSES and "
-                "KERAS_DISTRIBUTION_PROCESS_ID, or start it where jax finds "
-                f"them; see docs/clusters.md. Received: {error}"
-            ) from error
+        _join_processes()
     data_parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
     try:
         with data_parallel.scope():
@@ -202,11 +217,67 @@ def _multihost(seed):
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
+        advice = ""
+        if "Gloo context initialization failed" in str(error):
+            advice = (
+                "If none has ended, the name of some machine leads to an "
+                "address that the others cannot reach, such as 127.0.1.1: see "
+                "`getent hosts $(hostname)` on each. "
+            )
         raise RuntimeError(
             "This process can no longer work with the others. If one of them "
             "has ended, run the same command in all processes, without "
-            "`--overwrite`, to go on from the last checkpoint. Received: "
-            f"{error}"
+            "`--overwrite`, to go on from the last checkpoint. "
+            f"{advice}Received: {error}"
+        ) from error
+
+
+def _join_processes():
+    """Waits until all processes of the training have found each other."""
+    address = os.environ.get(ADDRESSES, "").split(",")[0]
+    if address:
+        _check_address(address, os.environ.get(PROCESS_ID))
+    message = (
+        "Waiting for all processes of the training to start, for 5 minutes at "
+        "most."
+    )
+    said = threading.Timer(3, print, [message], {"file": sys.stderr})
+    said.start()
+    try:
+        # jax waits in C++, where Python could not handle the signal.
+        with signals_handled(signal.SIG_DFL, signal.SIGINT):
+            keras.distribution.initialize()
+    except ValueError as error:
+        raise ValueError(
+            "`distribute='multihost'` needs to know its processes. Set "
+            f"{ADDRESSES}, {NUM_PROCESSES} and {PROCESS_ID}, or start it where "
+            f"jax finds them; see docs/clusters.md. Received: {error}"
+        ) from error
+    finally:
+        said.cancel()
+
+
+def _check_address(address, process):
+    """Raises `ValueError` if the processes cannot meet there.
+
+    Args:
+        address: Host and port of the first process.
+        process: Number of this process, as the environment has it.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(
+            f"{ADDRESSES} must have the address and port of the first process, "
+            f"such as 10.0.0.1:1234. Received: {address!r}."
+        )
+    if process != "0":
+        return
+    try:  # jax may crash if it cannot listen there
+        socket.create_server(("", int(port))).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"The port of {ADDRESSES} must be free on the machine of the first "
+            f"process. Received: {address}: {error}"
         ) from error
 
 

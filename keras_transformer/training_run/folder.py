@@ -86,7 +86,8 @@ class RunFolder:
         if self.is_locked:
             yield
             return
-        os.makedirs(self.path(), exist_ok=True)
+        # Of a link, what it leads to.
+        os.makedirs(os.path.realpath(self.path()), exist_ok=True)
         with open(self.path(LOCK), "a+") as file:
             try:
                 has_locks = lock(file, wait=False)

@@ -107,19 +107,24 @@ class TrainingRun:
                 "`resume` must not be combined with `overwrite`, which removes "
                 "the training to resume. Received: resume=True, overwrite=True."
             )
-        files = TextFiles.of(source, target, validation)
         with contextlib.ExitStack() as stack:
             self.distribution = stack.enter_context(
                 distributed(options.distribute, options.seed)
             )
-            self.distribution.check_same(
-                settings={
-                    **dataclasses.asdict(options),
-                    # These may differ between machines.
-                    **dict.fromkeys(("output", *PLACES)),
-                },
-                data=files.digests,
-            )
+            settings = {
+                **dataclasses.asdict(options),
+                # These may differ between machines.
+                **dict.fromkeys(("output", *PLACES)),
+            }
+            check_same = self.distribution.check_same
+            try:
+                files = TextFiles.of(source, target, validation)
+            except (OSError, ValueError):
+                # The other processes wait to compare theirs.
+                with contextlib.suppress(ValueError):
+                    check_same(settings=settings, data=None)
+                raise
+            check_same(settings=settings, data=files.digests)
             by_chief = self.distribution.by_chief
             weights = {}  # to start from; only the chief fills it
             resumes, start = by_chief(
@@ -147,6 +152,8 @@ class TrainingRun:
             )
         if history is None:
             return f"Nothing was changed in {output}."
+        if not self.distribution.is_chief:
+            return "What is saved is in the folder of the first process."
         if history.saved is None:
             return (
                 f"No epoch has ended; {output} has no translator of this "
@@ -283,7 +290,7 @@ class TrainingRun:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             advice = "then run the same command again."
-            if self.history is not None:
+            if self.history is not None and self.folder.has_progress():
                 advice = (
                     "then run the same command, without `--overwrite`, to go "
                     "on from the last checkpoint."
