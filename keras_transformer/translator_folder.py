@@ -49,7 +49,6 @@ def write_folder(path, weights, tokenizers, description, overwrite):
         FileExistsError: If the folder is not empty, unless `overwrite`.
         OSError: If the folder may not be written to, or is a file.
     """
-    check_folder_to_write(path)
     check_free(path, overwrite)
     version = secrets.token_hex(8)  # long enough to be unique
     has_two = "target_tokenizer" in tokenizers
@@ -121,12 +120,13 @@ def read_folder(path):
 
 
 def check_free(path, overwrite: bool):
-    """Raises `FileExistsError` unless a translator may be written there.
+    """Raises `OSError` unless a translator may be written there.
 
     Args:
-        path: The folder.
+        path: The folder, made or not.
         overwrite: Whether a translator, or a training, may be replaced.
     """
+    check_folder_to_write(path)
     names = os.listdir(path) if os.path.isdir(path) else []
     is_ours = DESCRIPTION in names or TRAINING in names
     if not is_ours and not all(map(WRITTEN.fullmatch, names)):

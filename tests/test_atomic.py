@@ -313,6 +313,7 @@ def test_what_only_its_owner_may_replace_is_found_early(tmp_path, monkeypatch):
     with pytest.raises(PermissionError, match=message):
         check_replaceable(tmp_path / "folder", False, "a model", "mark")
     check_file_to_write(tmp_path / "new")
+    check_absent(tmp_path / "folder")  # to be filled, not replaced
     tmp_path.chmod(0o777)
     check_file_to_write(tmp_path / "file", overwrite=True)
 

@@ -330,7 +330,10 @@ def test_a_language_may_have_been_added(tmp_path, name):
         kt.Translator.from_marian(folder)
 
 
-@pytest.mark.parametrize("decoder", [[], {"9": {}}, {"9": "x"}, {"x": {}}])
+@pytest.mark.parametrize(
+    "decoder",
+    [[], {"9": {}}, {"9": "x"}, {"x": {}}, {"9": {"content": 5}}],
+)
 def test_damaged_tokens_that_were_added_are_refused(tmp_path, decoder):
     folder = tmp_path / "marian"
     write_folder(folder)
@@ -383,6 +386,7 @@ def damaged(folder, name, **values):
         ("config.json", {"normalize_before": True}, "normalize_before=False"),
         ("config.json", {"decoder_ffn_dim": 7}, "same ffn_dim .* 24 and 7"),
         ("config.json", {"activation_function": "x"}, "one of 'swish', .*'x'"),
+        ("config.json", {"d_model": "16"}, "`d_model` must be an integer"),
         ("config.json", {"d_model": 32}, "32 units here. Received: .*16"),
         ("config.json", {"encoder_layers": 3}, "none called model.enc"),
         ("config.json", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, "fc1.we"),
@@ -407,7 +411,7 @@ def test_what_is_no_such_model_is_named(tmp_path, name, values, message):
     folder = tmp_path / "marian"
     write_folder(folder)
     damaged(folder, name, **values)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         kt.Translator.from_marian(folder)
 
 
@@ -451,7 +455,10 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r"needs torch, .*'.\[marian\]'"):
         kt.Translator.from_marian(folder)
-    for content in ("[]", "{", "3"):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json is damaged: Expecting"):
+        kt.Translator.from_marian(folder)
+    for content in ("[]", "3"):
         (folder / "config.json").write_text(content)
         with pytest.raises(
             ValueError, match="config.json must hold names and v"

@@ -241,9 +241,10 @@ def test_an_opus_model_has_its_vocabulary_in_another_file(tmp_path):
     pieces = ["</s>", "<unk>", *PIECES]
     ids = {pieces[piece]: row for row, piece in enumerate(order.tolist())}
     ids[">>fra<<"] = len(ids)
-    (tmp_path / "opus.vocab.yml").write_text(
-        "".join(f"{json.dumps(piece)}: {row}\n" for piece, row in ids.items())
-    )
+    lines = [f"{json.dumps(piece)}: {row}" for piece, row in ids.items()]
+    # As Marian writes pieces: without quotes, whatever YAML takes them for.
+    lines += [f"{x}: {len(ids)}" for x in ("1", "010", "yes", "<<", "~", "1:2")]
+    (tmp_path / "opus.vocab.yml").write_text("\n".join(lines))
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(sentencepiece_model())
     translator = kt.Translator.from_marian(path)
@@ -277,6 +278,7 @@ def test_a_folder_of_several_models_needs_a_choice(tmp_path):
         ({"transformer_ffn_activation": "gelu"}, "one of 'swish', .*'gelu'"),
         ({"transformer_postprocess": "dnan"}, "as the paper.*'dnan'"),
         ({"transformer_preprocess": "n"}, "as the paper.*preprocess': 'n'"),
+        ({"enc_depth": "2"}, "`enc-depth` must be an integer"),
         ({"enc_depth": None}, "Received: no enc-depth in it"),
         ({"enc_depth": 3}, "none called encoder_l3_self_Wq"),
         ({"dim_emb": 32}, "that the settings .* 32 units here. .*16"),
@@ -286,7 +288,7 @@ def test_a_folder_of_several_models_needs_a_choice(tmp_path):
 def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
     arrays = random_arrays(MODEL)
     path = write_model(tmp_path, arrays, **changes)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         kt.Translator.from_marian(path)
 
 
@@ -319,8 +321,12 @@ def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
 
 def test_files_that_are_missing_or_damaged_are_named(tmp_path):
     path = write_model(tmp_path)
-    for content in ("[", "3", "- a", "\x00"):
-        other = tmp_path / "other.decoder.yml"
+    other = tmp_path / "other.decoder.yml"
+    for content in ("[", "\x00", "a: 2020-13-02"):
+        other.write_text(content)
+        with pytest.raises(ValueError, match="other.* is damaged: "):
+            kt.Translator.from_marian(other)
+    for content in ("3", "- a"):
         other.write_text(content)
         with pytest.raises(ValueError, match="other.* must hold names and va"):
             kt.Translator.from_marian(other)

@@ -31,7 +31,7 @@ def convert(
     source.spm and target.spm beside them, as in a .zip of OPUS-MT.
 
     \b
-    Examples:
+    Example:
       keras-transformer convert opus-mt-en-de runs/en-de
       keras-transformer convert model/model.npz.decoder.yml runs/own
       keras-transformer translate runs/en-de "A man rides a bike."

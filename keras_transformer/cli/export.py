@@ -110,18 +110,18 @@ def export(
     _check_options(format, dtype, litert_options, search_options)
     check = check_file_to_write if format == "litert" else check_absent
     check(output, overwrite)
+    translator = load(folder, dtype)
+    set_search(translator, search_options)
+    if litert_options.get("text") and translator.search.num_hypotheses > 1:
+        refuse(
+            ["text"],
+            "a search for one hypothesis",
+            f"num_hypotheses={translator.search.num_hypotheses}",
+        )
+    write = WRITERS[format]
     # Ctrl-C as well: TensorFlow may drop an exception while it traces.
     numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     with signals_handled(end_by_signal, *numbers), own_temporary_files():
-        translator = load(folder, dtype)
-        set_search(translator, search_options)
-        if litert_options.get("text") and translator.search.num_hypotheses > 1:
-            refuse(
-                ["text"],
-                "a search for one hypothesis",
-                f"num_hypotheses={translator.search.num_hypotheses}",
-            )
-        write = WRITERS[format]
         message = write(translator, output, overwrite, **litert_options)
     print(message, file=sys.stderr)
 

@@ -39,10 +39,12 @@ def score(
     check_pair_lengths(translator, sources, source, translations, target)
     scores, token_scores = translator.score(sources, translations, verbose=1)
     tokenizer = translator.target_tokenizer
-    rows = end_targets(tokenizer.encode(translations))
-    for ids, total, of_tokens in zip(rows, scores, token_scores, strict=True):
+    for translation, total, of_tokens in zip(
+        translations, scores, token_scores, strict=True
+    ):
         line = f"{total:.4f}"
         if tokens:
+            [ids] = end_targets([tokenizer.encode(translation)])
             line += "".join(
                 f"\t{tokenizer.pieces[token_id]} {value:.4f}"
                 for token_id, value in zip(ids, of_tokens, strict=True)

@@ -18,6 +18,14 @@ from keras_transformer.translator import Translator
 FORBIDDEN_BIAS = -100.0
 
 
+def no_weight(path, name) -> ValueError:
+    """The error to raise for a file without a weight."""
+    return ValueError(
+        f"{path} must have all weights of a Marian model. Received: none "
+        f"called {name}."
+    )
+
+
 class Weights:
     """Weights by the names that Hugging Face gives them, float32.
 
@@ -38,10 +46,7 @@ class Weights:
 
     def __getitem__(self, name):
         if name not in self._arrays:
-            raise ValueError(
-                f"{self.path} must have all weights of a Marian model. "
-                f"Received: none called {name}."
-            )
+            raise no_weight(self.path, name)
         return np.asarray(self._arrays[name], "float32")
 
     def set_stack(self, stack, name):
@@ -129,8 +134,7 @@ class MarianModel:
             vocabularies and embeddings.
         weights: The weights of all layers.
         tokenizer: Splits source text.
-        target_tokenizer: Splits target text; the same object as `tokenizer`
-            where both sides have the same pieces.
+        target_tokenizer: Splits target text.
         rows: Row of each source piece in a matrix of vectors, -1 for those
             that have none, `(V,)`.
         target_rows: The same for the target.
@@ -155,10 +159,13 @@ class MarianModel:
 
 def translator_of(marian: MarianModel) -> Translator:
     """Builds the model, sets its weights, and adds the text processing."""
-    is_shared = marian.target_tokenizer is marian.tokenizer
+    tokenizer, target_tokenizer = marian.tokenizer, marian.target_tokenizer
+    is_shared = target_tokenizer.model == tokenizer.model
+    if is_shared:
+        target_tokenizer = tokenizer
     model = Transformer(
-        marian.target_tokenizer.vocabulary_size,
-        source_vocabulary_size=marian.tokenizer.vocabulary_size,
+        target_tokenizer.vocabulary_size,
+        source_vocabulary_size=tokenizer.vocabulary_size,
         tie_source=is_shared and marian.shares_embeddings,
         # Otherwise the matrix is not scaled in both places.
         tie_output=marian.ties_output and marian.scales_embeddings,
@@ -169,9 +176,7 @@ def translator_of(marian: MarianModel) -> Translator:
     _set_embeddings(model, marian)
     marian.weights.set_stack(model.encoder, "model.encoder")
     marian.weights.set_stack(model.decoder, "model.decoder")
-    return Translator(
-        model, marian.tokenizer, marian.target_tokenizer, search=marian.search
-    )
+    return Translator(model, tokenizer, target_tokenizer, search=marian.search)
 
 
 def rows_of(pieces, ids, start=None):

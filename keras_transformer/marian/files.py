@@ -1,12 +1,17 @@
 """Files of a Marian model that hold names and what belongs to them."""
 
 
+def damaged(path, error) -> ValueError:
+    """The error to raise for a file that cannot be read, for its reason."""
+    return ValueError(f"{path} is damaged: {' '.join(str(error).split())}")
+
+
 class NamedValues(dict):
     """The object in a file. A missing name raises, and null is missing.
 
     Args:
         path: The file, for messages.
-        content: What it holds, or the error of what could not read it.
+        content: What it holds.
 
     Raises:
         ValueError: If it holds anything but an object.

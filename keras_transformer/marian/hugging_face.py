@@ -7,12 +7,14 @@ import numpy as np
 import safetensors.numpy
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_positive
 from keras_transformer.extras import not_installed
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import Weights
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
+from keras_transformer.marian.files import damaged
 from keras_transformer.marian.opus import is_language
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.paths import check_file
@@ -81,18 +83,26 @@ def _added_languages(folder, ids):
     """The languages that a tokenizer has beside the vocabulary, with ids."""
     added = {}
     if os.path.exists(os.path.join(folder, ADDED_TOKENS)):
-        added |= _read_json(folder, ADDED_TOKENS)
+        tokens = _read_json(folder, ADDED_TOKENS)
+        for piece, row in tokens.items():
+            check_row(row, tokens.path, piece)
+        added |= tokens
     if os.path.exists(os.path.join(folder, TOKENIZER_CONFIG)):
         config = _read_json(folder, TOKENIZER_CONFIG)
         decoder = config.get("added_tokens_decoder", {})
         try:
-            added |= {x["content"]: int(row) for row, x in decoder.items()}
+            tokens = {x["content"]: int(row) for row, x in decoder.items()}
+            if not all(isinstance(piece, str) for piece in tokens):
+                raise TypeError("content must be a string")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{config.path} must have ids of tokens, each with its "
                 "`content`, as added_tokens_decoder. Received: "
                 f"added_tokens_decoder={decoder!r}."
             ) from error
+        for piece, row in tokens.items():
+            check_row(row, config.path, piece)
+        added |= tokens
     added = {piece: row for piece, row in added.items() if piece not in ids}
     for piece in added:
         if not is_language(piece):
@@ -111,6 +121,7 @@ def _weights(folder, hidden_dim):
     Hugging Face adds the sines of a position to the first half of a vector and
     the cosines to the second, where the paper has them by turns.
     """
+    check_positive(d_model=hidden_dim)
     if hidden_dim % 2:
         raise ValueError(
             "A Marian model must have vectors of an even size, half of them "
@@ -122,7 +133,7 @@ def _weights(folder, hidden_dim):
         try:
             return Weights(path, safetensors.numpy.load_file(path), order)
         except safetensors.SafetensorError as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+            raise damaged(path, error) from error
     path = os.path.join(folder, TORCH)
     if not os.path.isfile(path):
         raise FileNotFoundError(
@@ -142,6 +153,8 @@ def _torch_arrays(path):
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         return {name: x.float().numpy() for name, x in tensors.items()}
+    except (MemoryError, OSError):
+        raise
     except Exception as error:  # of many kinds
         # Its message may advise to run whatever code is in the file.
         raise ValueError(
@@ -156,7 +169,7 @@ def _read_json(folder, name):
         try:
             content = json.load(file)
         except ValueError as error:
-            content = error
+            raise damaged(path, error) from error
     return NamedValues(path, content)
 
 

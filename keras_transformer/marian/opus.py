@@ -12,7 +12,7 @@ def is_language(piece) -> bool:
 
 
 def read_tokenizers(folder, ids: dict) -> tuple[Tokenizer, Tokenizer]:
-    """Reads the tokenizers of both sides, one object where they are the same.
+    """Reads the tokenizers of source and target.
 
     A text for several languages begins with the name of one, which
     SentencePiece does not know: the source tokenizer gets those in `ids`.
@@ -34,6 +34,4 @@ def read_tokenizers(folder, ids: dict) -> tuple[Tokenizer, Tokenizer]:
         os.path.join(folder, "target.spm")
     )
     ids.update({word: ids[piece] for word, piece in languages.items()})
-    if target_tokenizer.model == tokenizer.model:
-        return tokenizer, tokenizer
     return tokenizer, target_tokenizer

@@ -12,10 +12,13 @@ import numpy as np
 import yaml
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_positive
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import Weights
+from keras_transformer.marian.conversion import no_weight
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
+from keras_transformer.marian.files import damaged
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.paths import check_file
 from keras_transformer.search import BeamSearch
@@ -124,20 +127,20 @@ def _with_zeros(matrix):
     return np.pad(matrix, ((0, 1), (0, 0)))
 
 
-def _read_yaml(path):
+def _read_yaml(path, kind="SafeLoader"):
     path = check_file(path)
     with open(path, "rb") as file:
-        return NamedValues(path, _yaml_content(file))
+        return NamedValues(path, _content(path, file, kind))
 
 
-def _yaml_content(source):
-    """What YAML holds, or the error of what cannot read it."""
+def _content(path, source, kind="SafeLoader"):
+    """What YAML in a file holds; with `"BaseLoader"` all of it is strings."""
     # libyaml, where it is there, reads a vocabulary in a tenth of the time.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = getattr(yaml, f"C{kind}", getattr(yaml, kind))
     try:
         return yaml.load(source, Loader=loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        return error
+    except (yaml.YAMLError, ValueError) as error:
+        raise damaged(path, error) from error
 
 
 def _paths(settings, name, number):
@@ -171,31 +174,29 @@ class _Arrays(dict):
                 "Weights of Marian must be a .npz file, as its training "
                 f"writes. Received: {path!r}."
             )
-        try:
-            # numpy does not close a file that it cannot read.
-            with open(path, "rb") as source, np.load(source) as file:
-                super().__init__(file)
-        except (
-            EOFError,
-            OSError,
-            TypeError,  # of a file with a single array
-            ValueError,
-            zipfile.BadZipFile,
-            zlib.error,
-        ) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+        # numpy does not close a file that it cannot read.
+        with open(path, "rb") as source:
+            try:
+                super().__init__(np.load(source))
+            except (
+                EOFError,
+                TypeError,  # of a file with a single array
+                ValueError,
+                zipfile.BadZipFile,
+                zlib.error,
+            ) as error:
+                raise damaged(path, error) from error
 
     def __missing__(self, name):
-        raise ValueError(
-            f"{self.path} must have all weights of a Marian model. Received: "
-            f"none called {name}."
-        )
+        raise no_weight(self.path, name)
 
 
 def _model_settings(arrays):
     content = arrays[MODEL_SETTINGS].tobytes().rstrip(b"\0")
-    settings = NamedValues(arrays.path, _yaml_content(content))
+    settings = NamedValues(arrays.path, _content(arrays.path, content))
     settings.check_fixed(FIXED)
+    for name in ("dim-emb", "enc-depth", "dec-depth"):
+        check_positive(**{name: settings[name]})
     for name, usual in (
         ("transformer-decoder-ffn-depth", "transformer-ffn-depth"),
         ("transformer-decoder-dim-ffn", "transformer-dim-ffn"),
@@ -282,7 +283,8 @@ def _read_text(settings):
     are_models = [path.endswith(".spm") for path in paths]
     if not any(are_models):
         # Of text that is split before it gets to Marian, as OPUS-MT's.
-        ids = [_read_yaml(path) for path in paths]
+        read = {path: _read_vocabulary(path) for path in {*paths}}
+        ids = [NamedValues(path, read[path]) for path in paths]
         folder = os.path.dirname(settings.path)
         return read_tokenizers(folder, ids[0]), ids
     if not all(are_models):
@@ -291,9 +293,16 @@ def _read_text(settings):
             f".yml. Received: vocabs={settings['vocabs']}."
         )
     tokenizers = [Tokenizer.from_sentencepiece(path) for path in paths]
-    if tokenizers[0].model == tokenizers[1].model:
-        tokenizers[1] = tokenizers[0]
     return tokenizers, [_ids_in_model(path) for path in paths]
+
+
+def _read_vocabulary(path):
+    """The row of each piece, which may look like a number or as `yes`."""
+    rows = _read_yaml(path, "BaseLoader")
+    return {
+        piece: int(row) if str(row).isdecimal() else row
+        for piece, row in rows.items()
+    }
 
 
 def _ids_in_model(path):
