@@ -73,13 +73,13 @@ SCORES = {
 TRANSLATIONS = ["eeeeeeeeee", "", "eeeeeeeeee", "e"]
 
 
-def sentencepiece_model():
+def sentencepiece_model(pieces=PIECES):
     """A unigram model with Marian's special pieces, made without training."""
     model = sentencepiece_model_pb2.ModelProto()
     kind = model.SentencePiece
     model.pieces.add(piece="</s>", type=kind.CONTROL)
     model.pieces.add(piece="<unk>", type=kind.UNKNOWN)
-    for number, piece in enumerate(PIECES):
+    for number, piece in enumerate(pieces):
         model.pieces.add(piece=piece, score=-1 - number / 8)
     settings = model.trainer_spec
     settings.model_type = settings.UNIGRAM
@@ -243,7 +243,7 @@ def test_an_opus_model_has_its_vocabulary_in_another_file(tmp_path):
     ids[">>fra<<"] = len(ids)
     lines = [f"{json.dumps(piece)}: {row}" for piece, row in ids.items()]
     # As Marian writes pieces: without quotes, whatever YAML takes them for.
-    lines += [f"{x}: {len(ids)}" for x in ("1", "010", "yes", "<<", "~", "1:2")]
+    lines += [f"{x}: 1" for x in ("1", "010", "yes", "<<", "~", "1:2")]
     (tmp_path / "opus.vocab.yml").write_text("\n".join(lines))
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(sentencepiece_model())
@@ -255,6 +255,12 @@ def test_an_opus_model_has_its_vocabulary_in_another_file(tmp_path):
     assert rest == translator.encode(["abcde"])[0]
     vectors = translator.model.source_embedding.embeddings.numpy()
     np.testing.assert_array_equal(vectors[first], language[0])
+    for content, message in (("{}", "no <unk> in it"), ("a: x", "'x' for 'a'")):
+        (tmp_path / "opus.vocab.yml").write_text(content)
+        with pytest.raises(
+            ValueError, match=f"opus.vocab.yml must .*{message}"
+        ):
+            kt.Translator.from_marian(path)
 
 
 def test_a_folder_of_several_models_needs_a_choice(tmp_path):
@@ -300,12 +306,16 @@ def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
         ({"models": None}, "decoder.yml must be .*no models in it"),
         ({"vocabs": ["vocab.spm"]}, "a list of 2 as vocabs"),
         ({"vocabs": ["vocab.spm", "vocab.yml"]}, "of one kind, .spm or .yml"),
+        ({"vocabs": ["junk.npz"] * 2}, "with source.spm and target.spm beside"),
+        ({"vocabs": ["small.spm"] * 2}, r"small.* in \[0, 11\), .*: 9, the la"),
+        ({"vocabs": ["pad.spm"] * 2}, "pad.spm must not have a .* '<pad>'"),
         ({"models": ["vocab.yml"]}, "must be a .npz file.*vocab.yml"),
         ({"models": ["one.npz"]}, "one.npz is damaged: "),
         ({"models": ["junk.npz"]}, "junk.npz is damaged: "),
         ({"models": ["other.npz"]}, "other.npz .* none called special:model"),
         ({"word-penalty": 0.5}, "word-penalty=0. Received: word-penalty=0.5"),
-        ({"beam-size": "x"}, "`width` must be an integer.*'x'"),
+        ({"beam-size": "x"}, "decoder.yml must .*: beam-size='x', normalize=0"),
+        ({"normalize": True}, "beam-size=3, normalize=True: `length_penalty`"),
     ],
 )
 def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
@@ -315,7 +325,10 @@ def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
         np.save(file, np.zeros(3))
     (tmp_path / "junk.npz").write_bytes(b"junk")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
-    with pytest.raises((TypeError, ValueError), match=message):
+    (tmp_path / "small.spm").write_bytes(sentencepiece_model(PIECES[:-1]))
+    pieces = [*PIECES[:-1], "<pad>"]
+    (tmp_path / "pad.spm").write_bytes(sentencepiece_model(pieces))
+    with pytest.raises(ValueError, match=message):
         kt.Translator.from_marian(path)
 
 
@@ -340,6 +353,8 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path):
         model.write_bytes(damaged)
         with pytest.raises(ValueError, match="model.npz is damaged: "):
             kt.Translator.from_marian(path)
+    with pytest.raises(ValueError, match="that of the decoder.yml beside"):
+        kt.Translator.from_marian(model)
     (tmp_path / "vocab.spm").unlink()
     model.write_bytes(content)
     with pytest.raises(FileNotFoundError, match="vocab.spm"):

@@ -15,6 +15,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_positive
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import Weights
+from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import no_weight
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
@@ -107,7 +108,9 @@ def read_own_format(path) -> MarianModel:
     weights |= _stack("encoder", options["num_layers"], arrays, options)
     weights |= _stack("decoder", options["num_decoder_layers"], arrays, options)
     tokenizers, ids = _read_text(settings)
-    ids[0]["<pad>"], ids[1]["<pad>"] = len(source), len(target)
+    for numbers, matrix in zip(ids, (source, target), strict=True):
+        _check_rows(numbers, matrix)
+        numbers["<pad>"] = len(matrix)
     return MarianModel(
         options=options,
         weights=Weights(model_path, weights, np.arange(options["hidden_dim"])),
@@ -120,6 +123,17 @@ def read_own_format(path) -> MarianModel:
         ties_output=is_tied,
         search=_search(settings),
     )
+
+
+def _check_rows(ids, matrix):
+    """Raises `ValueError` unless pieces and rows belong together."""
+    size = max(ids.values(), default=0) + 1
+    # Files of names and ids may leave rows without a name.
+    if size > len(matrix) or (ids.path.endswith(".spm") and size < len(matrix)):
+        raise ValueError(
+            f"{ids.path} must have ids in [0, {len(matrix)}), one for each row "
+            f"of the weights. Received: {size - 1}, the largest."
+        )
 
 
 def _with_zeros(matrix):
@@ -280,17 +294,18 @@ def _stack(name, depth, arrays, options):
 def _read_text(settings):
     """The tokenizer of each side, and the row of each of its pieces."""
     paths = _paths(settings, "vocabs", 2)
-    are_models = [path.endswith(".spm") for path in paths]
-    if not any(are_models):
+    endings = {os.path.splitext(path)[1] for path in paths}
+    if endings <= {".yml", ".yaml", ".json"}:
         # Of text that is split before it gets to Marian, as OPUS-MT's.
         read = {path: _read_vocabulary(path) for path in {*paths}}
         ids = [NamedValues(path, read[path]) for path in paths]
         folder = os.path.dirname(settings.path)
         return read_tokenizers(folder, ids[0]), ids
-    if not all(are_models):
+    if endings != {".spm"}:
         raise ValueError(
             f"{settings.path} must name vocabularies of one kind, .spm or "
-            f".yml. Received: vocabs={settings['vocabs']}."
+            ".yml, the latter with source.spm and target.spm beside them. "
+            f"Received: vocabs={settings['vocabs']}."
         )
     tokenizers = [Tokenizer.from_sentencepiece(path) for path in paths]
     return tokenizers, [_ids_in_model(path) for path in paths]
@@ -298,30 +313,42 @@ def _read_text(settings):
 
 def _read_vocabulary(path):
     """The row of each piece, which may look like a number or as `yes`."""
-    rows = _read_yaml(path, "BaseLoader")
-    return {
-        piece: int(row) if str(row).isdecimal() else row
-        for piece, row in rows.items()
-    }
+    ids = {}
+    for piece, row in _read_yaml(path, "BaseLoader").items():
+        ids[piece] = int(row) if str(row).isdecimal() else row
+        check_row(ids[piece], path, piece)
+    return ids
 
 
 def _ids_in_model(path):
     """The row of each piece of a SentencePiece model."""
     with open(path, "rb") as file:
         processor = processor_of(file.read())
-    pieces = map(processor.IdToPiece, range(processor.GetPieceSize()))
-    return NamedValues(path, {piece: row for row, piece in enumerate(pieces)})
+    ids = {processor.IdToPiece(x): x for x in range(processor.GetPieceSize())}
+    for piece in ("<pad>", "<s>"):
+        if piece in ids and not processor.IsControl(ids[piece]):
+            raise ValueError(
+                f"{path} must not have a piece of text {piece!r}, for which a "
+                "`Transformer` has a meaning of its own."
+            )
+    return NamedValues(path, ids)
 
 
 def _search(settings):
     """The search that the settings say, or that Marian has by default."""
     forbidden = [] if settings.get("allow-unk") else [UNKNOWN_TOKEN_ID]
-    width = settings.get("beam-size", 12)
+    width, alpha = settings.get("beam-size", 12), settings.get("normalize", 0)
     if width == 1:
         return GreedySearch(forbidden_token_ids=forbidden)
-    return BeamSearch(
-        width=width,
-        length_penalty=settings.get("normalize", 0),
-        length_penalty_form="power",
-        forbidden_token_ids=forbidden,
-    )
+    try:
+        return BeamSearch(
+            width=width,
+            length_penalty=alpha,
+            length_penalty_form="power",
+            forbidden_token_ids=forbidden,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{settings.path} must have a number as beam-size and normalize. "
+            f"Received: beam-size={width!r}, normalize={alpha!r}: {error}"
+        ) from error
