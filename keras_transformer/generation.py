@@ -258,11 +258,12 @@ def _check_numbers(model, source_ids, target_ids, scores):
     # Constraints too may have left no tokens.
     ends = np.full((len(rows), 1), model.end_token_id)
     _, scores_of_ends = score(model, source_ids[rows], ends, False)
-    for row in rows[np.isnan(scores[rows, 0]) | np.isnan(scores_of_ends)]:
+    rows = rows[np.isnan(scores[rows, 0]) | np.isnan(scores_of_ends)]
+    if len(rows):
         raise ValueError(
-            f"The logits of a model must be numbers. Received: NaN for row "
-            f"{row}. Its weights are not finite, or its numbers too large for "
-            f"its dtype, {model.compute_dtype}."
+            "The logits of a model must be numbers. Received: NaN for row "
+            f"{rows[0]}. Its weights are not finite, or its numbers too large "
+            f"for its dtype, {model.compute_dtype}."
         )
 
 
@@ -341,11 +342,12 @@ def _own_copy(search):
     """Copies a search and its data; other objects stay the same."""
 
     def own(value):
-        if isinstance(value, dict):
+        if type(value) is dict:
             return {name: own(x) for name, x in value.items()}
         if type(value) in (list, tuple):
             return type(value)(map(own, value))
-        return value.copy() if isinstance(value, np.ndarray) else value
+        is_data = isinstance(value, np.ndarray) and not value.dtype.hasobject
+        return value.copy() if is_data else value
 
     search = copy.copy(search)
     vars(search).update(own(vars(search)))

@@ -54,7 +54,7 @@ def check_absent(path, overwrite: bool = False):
 
 
 def check_replaceable(path, overwrite: bool, kind: str, mark: str):
-    """Raises `FileExistsError` unless a folder may be made at `path`.
+    """Raises `OSError` unless a folder may be made at `path`.
 
     Args:
         path: Where something may be already.

@@ -411,19 +411,20 @@ class Translator:
         Marian's sinusoids, with which all of these models were trained, have
         other wavelengths than Hugging Face's.
 
-        The target vocabulary has the pieces of `target.spm` alone. Of
-        `decoder.yml`, the width of the beam, `normalize` and `allow-unk` are
-        taken; of `generation_config.json`, the width of the beam, the length
-        penalty, `no_repeat_ngram_size` and `early_stopping=True`. Without the
-        last, beam search has its own rule for when to stop, which is Marian's.
-        Layers normalise with an epsilon of 1e-6, where Hugging Face's have
-        1e-5, so logits differ in the fifth digit. A translation has at most 50
-        tokens more than its source, where the settings may allow others: pass
-        `max_length=512` for those of Hugging Face. In a model for
-        several languages, a text begins with the name of the one to translate
-        into and a space, such as `">>fra<< Hello."`; without the space, the
-        first word is split in another way than there. LiteRT files of it need
-        `text=False`; `LiteRTTranslator` takes and returns strings all the same.
+        The target vocabulary has the pieces of `target.spm`, or of the second
+        of `vocabs`, alone. Of `decoder.yml`, the width of the beam, `normalize`
+        and `allow-unk` are taken; of `generation_config.json`, the width of the
+        beam, the length penalty, `no_repeat_ngram_size` and
+        `early_stopping=True`. Without the last, beam search has its own rule
+        for when to stop, which is Marian's. Layers normalise with an epsilon of
+        1e-6, where Hugging Face's have 1e-5, so logits differ in the fifth
+        digit. A translation has at most 50 tokens more than its source, where
+        the settings may allow others: pass `max_length=512` for those of
+        Hugging Face. In a model for several languages, a text begins with the
+        name of the one to translate into and a space: `">>fra<< Hello."`;
+        without the space, the first word is split in another way than there.
+        LiteRT files of it need `text=False`; `LiteRTTranslator` takes and
+        returns strings all the same.
 
         Raises:
             FileNotFoundError: If a file is missing.

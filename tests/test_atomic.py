@@ -22,6 +22,7 @@ from keras_transformer.paths import check_absent
 from keras_transformer.paths import check_file
 from keras_transformer.paths import check_file_to_write
 from keras_transformer.paths import check_replaceable
+from keras_transformer.paths import check_utf8
 from keras_transformer.paths import descriptor_at
 from keras_transformer.signals import signals_handled
 
@@ -299,6 +300,12 @@ def test_where_nothing_may_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="Cannot write in '"):
         check_file_to_write(tmp_path / "new" / "x")
+
+
+def test_a_path_that_is_no_utf_8_is_named():
+    check_utf8("ü")
+    with pytest.raises(ValueError, match="must be UTF-8 .*Received: 'x.udcff'"):
+        check_utf8(b"x\xff")
 
 
 def test_what_only_its_owner_may_replace_is_found_early(tmp_path, monkeypatch):

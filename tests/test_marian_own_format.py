@@ -201,11 +201,11 @@ def test_marian_says_so_itself(tmp_path, kind):
         (tmp_path / name).write_text("\n".join([*lines, ""]))
     scores = pymarian("score", tmp_path, "--train-sets", "a", "b")
     assert [float(score) for score in scores] == pytest.approx(SCORES[kind])
-    found = pymarian(
-        *("decode", tmp_path, "--beam-size", "3", "--normalize", "0.6"),
-        lines="\n".join([*SOURCES, ""]),
-    )
     if kind == "usual":
+        found = pymarian(
+            *("decode", tmp_path, "--beam-size", "3", "--normalize", "0.6"),
+            lines="\n".join([*SOURCES, ""]),
+        )
         assert found == TRANSLATIONS
 
 
@@ -228,6 +228,26 @@ def test_translations_are_those_of_marian(tmp_path):
     assert search.forbidden_token_ids == (1,)  # which Marian never chooses
 
 
+def test_files_beside_the_settings_come_first(tmp_path):
+    """Not those of the folder that Marian was started in, which may be new."""
+    arrays = random_arrays(MODEL)
+    arrays["decoder_ff_logit_out_b"] += 1
+    write_model(tmp_path / "a", {**arrays, "Wemb": 2 * arrays["Wemb"]})
+    search = {
+        "models": [str(tmp_path / "a/model.npz")],
+        "vocabs": [str(tmp_path / "a/vocab.spm")] * 2,
+        "allow-unk": True,
+    }
+    path = write_model(tmp_path / "b", search=search)
+    translator = kt.Translator.from_marian(path)
+    totals, _ = translator.score(SOURCES, TARGETS)
+    np.testing.assert_allclose(totals, SCORES["usual"], atol=2e-5)
+    assert translator.search.forbidden_token_ids == ()
+    (tmp_path / "b/model.npz").unlink()
+    totals, _ = kt.Translator.from_marian(path).score(SOURCES, TARGETS)
+    assert abs(totals - SCORES["usual"]).max() > 0.1
+
+
 def test_an_opus_model_has_its_vocabulary_in_another_file(tmp_path):
     """Its rows are of any order, and one names a language."""
     order = np.random.RandomState(1).permutation(2 + len(PIECES))
@@ -242,8 +262,11 @@ def test_an_opus_model_has_its_vocabulary_in_another_file(tmp_path):
     ids = {pieces[piece]: row for row, piece in enumerate(order.tolist())}
     ids[">>fra<<"] = len(ids)
     lines = [f"{json.dumps(piece)}: {row}" for piece, row in ids.items()]
-    # As Marian writes pieces: without quotes, whatever YAML takes them for.
-    lines += [f"{x}: 1" for x in ("1", "010", "yes", "<<", "~", "1:2")]
+    # As Marian writes pieces: without quotes, whatever YAML takes them for;
+    # with `dim-vocabs`, there are more than rows.
+    lines += [
+        f"{x}: {len(ids) + 9}" for x in ("1", "010", "yes", "<<", "~", "1:2")
+    ]
     (tmp_path / "opus.vocab.yml").write_text("\n".join(lines))
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(sentencepiece_model())
@@ -284,7 +307,8 @@ def test_a_folder_of_several_models_needs_a_choice(tmp_path):
         ({"transformer_ffn_activation": "gelu"}, "one of 'swish', .*'gelu'"),
         ({"transformer_postprocess": "dnan"}, "as the paper.*'dnan'"),
         ({"transformer_preprocess": "n"}, "as the paper.*preprocess': 'n'"),
-        ({"enc_depth": "2"}, "`enc-depth` must be an integer"),
+        ({"enc_depth": "2"}, "model.npz must .* at least 1 as enc-depth.*'2'"),
+        ({"transformer_decoder_ffn_depth": 1}, "decoder-ffn-depth=2.*depth=1"),
         ({"enc_depth": None}, "Received: no enc-depth in it"),
         ({"enc_depth": 3}, "none called encoder_l3_self_Wq"),
         ({"dim_emb": 32}, "that the settings .* 32 units here. .*16"),
@@ -294,7 +318,7 @@ def test_a_folder_of_several_models_needs_a_choice(tmp_path):
 def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
     arrays = random_arrays(MODEL)
     path = write_model(tmp_path, arrays, **changes)
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises(ValueError, match=message):
         kt.Translator.from_marian(path)
 
 
@@ -307,7 +331,10 @@ def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
         ({"vocabs": ["vocab.spm"]}, "a list of 2 as vocabs"),
         ({"vocabs": ["vocab.spm", "vocab.yml"]}, "of one kind, .spm or .yml"),
         ({"vocabs": ["junk.npz"] * 2}, "with source.spm and target.spm beside"),
-        ({"vocabs": ["small.spm"] * 2}, r"small.* in \[0, 11\), .*: 9, the la"),
+        (
+            {"vocabs": ["small.spm"] * 2},
+            "small.spm .* weights, 11. .*: 10 piec",
+        ),
         ({"vocabs": ["pad.spm"] * 2}, "pad.spm must not have a .* '<pad>'"),
         ({"models": ["vocab.yml"]}, "must be a .npz file.*vocab.yml"),
         ({"models": ["one.npz"]}, "one.npz is damaged: "),

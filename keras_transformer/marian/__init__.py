@@ -12,12 +12,14 @@ from keras_transformer.marian.hugging_face import CONFIG
 from keras_transformer.marian.hugging_face import read_hugging_face
 from keras_transformer.marian.own_format import SETTINGS
 from keras_transformer.marian.own_format import read_own_format
+from keras_transformer.paths import check_local
 from keras_transformer.translator import Translator
 
 
 def translator_from_marian(path) -> Translator:
     """Makes what `Translator.from_marian` describes."""
     path = os.fsdecode(path)
+    check_local(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"No such file or folder: {path!r}.")
     if os.path.isdir(path):

@@ -21,7 +21,8 @@ class NamedValues(dict):
         self.path = path
         if not isinstance(content, dict):
             raise ValueError(
-                f"{path} must hold names and values. Received: {content!r:.200}"
+                f"{path} must hold names and values. Received: one "
+                f"{type(content).__name__}."
             )
         super().__init__(
             (name, x) for name, x in content.items() if x is not None
@@ -32,6 +33,27 @@ class NamedValues(dict):
             f"{self.path} must be that of a Marian model. Received: no {name} "
             "in it."
         )
+
+    def size(self, name) -> int:
+        """A whole number of at least 1, or raises `ValueError`."""
+        value = self[name]
+        if type(value) is not int or value < 1:
+            raise ValueError(
+                f"{self.path} must have a whole number of at least 1 as "
+                f"{name}. Received: {value!r}."
+            )
+        return value
+
+    def choice(self, name, choices: dict):
+        """What a value stands for, or raises `ValueError`."""
+        value = self[name]
+        if value not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise ValueError(
+                f"{self.path} must have one of {listed} as {name}. Received: "
+                f"{value!r}."
+            )
+        return choices[value]
 
     def check_fixed(self, wanted: dict):
         """Raises `ValueError` unless what is there has the wanted values."""

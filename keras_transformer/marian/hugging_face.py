@@ -1,4 +1,4 @@
-"""Marian models in the format of Hugging Face, as OPUS-MT's downloads are."""
+"""Marian models in the format of Hugging Face, as it has those of OPUS-MT."""
 
 import json
 import os
@@ -6,8 +6,6 @@ import os
 import numpy as np
 import safetensors.numpy
 
-from keras_transformer.checks import check_choice
-from keras_transformer.checks import check_positive
 from keras_transformer.extras import not_installed
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import Weights
@@ -65,7 +63,7 @@ def read_hugging_face(folder) -> MarianModel:
     tokenizer, target_tokenizer = read_tokenizers(folder, ids)
     return MarianModel(
         options=_options(config),
-        weights=_weights(folder, config["d_model"]),
+        weights=_weights(folder, config.size("d_model")),
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
         rows=rows_of(tokenizer.pieces, ids),
@@ -121,7 +119,6 @@ def _weights(folder, hidden_dim):
     Hugging Face adds the sines of a position to the first half of a vector and
     the cosines to the second, where the paper has them by turns.
     """
-    check_positive(d_model=hidden_dim)
     if hidden_dim % 2:
         raise ValueError(
             "A Marian model must have vectors of an even size, half of them "
@@ -188,22 +185,19 @@ def _check_config(config):
                 f"{config.path} must have the same {name} for the encoder as "
                 f"for the decoder. Received: {both[0]} and {both[1]}."
             )
-    check_choice(
-        tuple(ACTIVATIONS), activation_function=config["activation_function"]
-    )
 
 
 def _options(config):
     return {
-        "num_layers": config["encoder_layers"],
-        "num_decoder_layers": config["decoder_layers"],
-        "num_heads": config["encoder_attention_heads"],
-        "hidden_dim": config["d_model"],
-        "intermediate_dim": config["encoder_ffn_dim"],
+        "num_layers": config.size("encoder_layers"),
+        "num_decoder_layers": config.size("decoder_layers"),
+        "num_heads": config.size("encoder_attention_heads"),
+        "hidden_dim": config.size("d_model"),
+        "intermediate_dim": config.size("encoder_ffn_dim"),
         "dropout": config.get("dropout", 0.1),
         "attention_dropout": config.get("attention_dropout", 0.0),
         "feed_forward_dropout": config.get("activation_dropout", 0.0),
-        "activation": ACTIVATIONS[config["activation_function"]],
+        "activation": config.choice("activation_function", ACTIVATIONS),
         "max_length": config.get("max_position_embeddings"),
     }
 

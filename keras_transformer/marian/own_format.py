@@ -1,7 +1,7 @@
 """Marian models as Marian itself writes them: `.npz` and `decoder.yml`.
 
-What they hold was read off models that Marian 1.12.42 trained, and what it
-computes off the scores it gives.
+What they hold was read off models that Marian 1.12.42 trained, and what Marian
+computes off the scores that it gives.
 """
 
 import os
@@ -11,8 +11,6 @@ import zlib
 import numpy as np
 import yaml
 
-from keras_transformer.checks import check_choice
-from keras_transformer.checks import check_positive
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import Weights
 from keras_transformer.marian.conversion import check_row
@@ -28,7 +26,7 @@ from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.text.sentencepiece_model import processor_of
 from keras_transformer.text.tokenizer import Tokenizer
 
-# How the names of files end that say what to translate with and how.
+# The end of the names of files that say what to translate with, and how.
 SETTINGS = "decoder.yml"
 # What says how a model is made, beside its weights.
 MODEL_SETTINGS = "special:model.yml"
@@ -109,7 +107,7 @@ def read_own_format(path) -> MarianModel:
     weights |= _stack("decoder", options["num_decoder_layers"], arrays, options)
     tokenizers, ids = _read_text(settings)
     for numbers, matrix in zip(ids, (source, target), strict=True):
-        _check_rows(numbers, matrix)
+        _fit(numbers, len(matrix))
         numbers["<pad>"] = len(matrix)
     return MarianModel(
         options=options,
@@ -125,14 +123,19 @@ def read_own_format(path) -> MarianModel:
     )
 
 
-def _check_rows(ids, matrix):
-    """Raises `ValueError` unless pieces and rows belong together."""
-    size = max(ids.values(), default=0) + 1
-    # Files of names and ids may leave rows without a name.
-    if size > len(matrix) or (ids.path.endswith(".spm") and size < len(matrix)):
+def _fit(ids, num_rows):
+    """Leaves out pieces without a row, as `dim-vocabs` has Marian do.
+
+    Raises:
+        ValueError: If a SentencePiece model has not a piece for each row.
+    """
+    if not ids.path.endswith(".spm"):
+        for piece in [piece for piece, row in ids.items() if row >= num_rows]:
+            del ids[piece]
+    elif len(ids) != num_rows:
         raise ValueError(
-            f"{ids.path} must have ids in [0, {len(matrix)}), one for each row "
-            f"of the weights. Received: {size - 1}, the largest."
+            f"{ids.path} must have a piece for each row of the weights, "
+            f"{num_rows}. Received: {len(ids)} pieces."
         )
 
 
@@ -173,7 +176,7 @@ def _paths(settings, name, number):
     found = []
     for path in map(str, names):
         beside = os.path.join(folder, os.path.basename(path))
-        places = os.path.join(folder, path), beside, path
+        places = beside, os.path.join(folder, path), path
         found.append(next(filter(os.path.isfile, places), beside))
     return [check_file(path) for path in found]
 
@@ -209,8 +212,6 @@ def _model_settings(arrays):
     content = arrays[MODEL_SETTINGS].tobytes().rstrip(b"\0")
     settings = NamedValues(arrays.path, _content(arrays.path, content))
     settings.check_fixed(FIXED)
-    for name in ("dim-emb", "enc-depth", "dec-depth"):
-        check_positive(**{name: settings[name]})
     for name, usual in (
         ("transformer-decoder-ffn-depth", "transformer-ffn-depth"),
         ("transformer-decoder-dim-ffn", "transformer-dim-ffn"),
@@ -235,17 +236,15 @@ def _options(settings):
             f"{settings.path} must normalise as the paper, or before each "
             f"sublayer and at the end of a stack. Received: {placed}."
         )
-    activation = settings["transformer-ffn-activation"]
-    check_choice(
-        tuple(ACTIVATIONS), **{"transformer-ffn-activation": activation}
-    )
     return {
-        "num_layers": settings["enc-depth"],
-        "num_decoder_layers": settings["dec-depth"],
-        "num_heads": settings["transformer-heads"],
-        "hidden_dim": settings["dim-emb"],
-        "intermediate_dim": settings["transformer-dim-ffn"],
-        "activation": ACTIVATIONS[activation],
+        "num_layers": settings.size("enc-depth"),
+        "num_decoder_layers": settings.size("dec-depth"),
+        "num_heads": settings.size("transformer-heads"),
+        "hidden_dim": settings.size("dim-emb"),
+        "intermediate_dim": settings.size("transformer-dim-ffn"),
+        "activation": settings.choice(
+            "transformer-ffn-activation", ACTIVATIONS
+        ),
         "normalize_first": order == PRE_NORM,
         "positional_encoding": "concatenated",
     }
@@ -279,11 +278,11 @@ def _stack(name, depth, arrays, options):
                     f"{theirs}_{part}_b{letter}",
                 )
             add_norm(f"{ours}.{attention}_layer_norm", f"{theirs}_{part}_Wo_ln")
-        for number in ("1", "2"):
+        for digit in "12":
             add_dense(
-                f"{ours}.fc{number}",
-                f"{theirs}_ffn_W{number}",
-                f"{theirs}_ffn_b{number}",
+                f"{ours}.fc{digit}",
+                f"{theirs}_ffn_W{digit}",
+                f"{theirs}_ffn_b{digit}",
             )
         add_norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn_ln")
     if options["normalize_first"]:

@@ -1,5 +1,6 @@
 """Decoding token by token equals decoding the whole, however it is run."""
 
+import collections
 import concurrent.futures
 
 import keras
@@ -716,9 +717,12 @@ def test_a_kept_search_has_data_of_its_own(copying_model, jit_compile):
         def __init__(self, favors):
             super().__init__()
             self.favors = {"all": [favors]}
+            self.names = np.array(["x"], dtype=object)
+            self.others = collections.defaultdict(float)  # stays one
 
         def choose(self, logits, *arguments):
             [favors] = self.favors["all"]
+            favors = favors + self.others["none"]
             return super().choose(logits + favors, *arguments)
 
     def found(search, length):
