@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-slow test-jax test-torch check format clean
+.PHONY: always quickstart test test-slow test-jax test-torch check format clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/python examples/quickstart/quickstart.py
@@ -34,6 +34,11 @@ check: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A Python that is given may be another than that of .venv: look each time.
+ifneq ($(origin PYTHON),file)
+$(VENV)/installed: always
+endif
 
 $(VENV)/installed: setup.cfg pyproject.toml
 	{ test "$(origin PYTHON)" = file || \

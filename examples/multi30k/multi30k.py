@@ -1,4 +1,4 @@
-"""Trains Transformer-Tiny on Multi30k and scores it.
+r"""Trains Transformer-Tiny on Multi30k and scores it.
 
 Uses the recipe of [Wu et al., 2021](https://aclanthology.org/2021.acl-long.480)
 or a shorter one, from English to German, text only, in two cases. "segmented"

@@ -1,4 +1,4 @@
-"""Trains the paper's base or big model on WMT 2014 and scores it.
+r"""Trains the paper's base or big model on WMT 2014 and scores it.
 
 The recipe of [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), for
 your own copies of the files: cleans them, trains with `keras-transformer

@@ -61,8 +61,11 @@ async function main(executablePath, model, withScores) {
         throw new Error(`Line ${index + 1}: ${error.message}`);
       });
       for (const [k, translation] of found.translations.entries()) {
-        const score = withScores ? `${found.scores[k].toFixed(4)}\t` : "";
-        console.log(score + translation.replaceAll("\n", " "));
+        const value = found.scores[k];  // of what was not found: -Infinity
+        const score = Number.isFinite(value) ? value.toFixed(4) : "-inf";
+        // A vocabulary with bytes can spell what separates lines and columns.
+        if (withScores) console.log(`${score}\t${translation.replace(/[\n\r\t]/g, " ")}`);
+        else console.log(translation.replace(/[\n\r]/g, " "));
       }
     }
   } finally {

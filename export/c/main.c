@@ -137,10 +137,14 @@ static int read_lines(FILE *input, struct lines *lines, size_t most)
     return 0;
 }
 
-static void write_line(struct text text, FILE *output)
+/* Lines stay lines, and columns columns: vocabularies with bytes can spell what
+   separates them. */
+static void write_line(struct text text, const char *separators, FILE *output)
 {
-    for (size_t i = 0; i < text.size; i++) /* a line stays a line */
-        putc(text.data[i] == '\n' ? ' ' : text.data[i], output);
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.data[i];
+        putc(c != '\0' && strchr(separators, c) != NULL ? ' ' : c, output);
+    }
     putc('\n', output);
 }
 
@@ -157,7 +161,8 @@ static int translate_lines(const struct translator *translator,
     for (size_t i = 0; i < lines->count; i++) {
         if (with_scores)
             printf("%.4f\t", (double)score_of(&found, i));
-        write_line(translation_of(&found, i), stdout);
+        write_line(translation_of(&found, i), with_scores ? "\n\r\t" : "\n\r",
+                   stdout);
     }
     clear_translations(&found);
     /* `fflush` does not know of what was lost while the buffer filled up. */

@@ -1,6 +1,6 @@
 """Translates lines with TensorFlow Serving over gRPC.
 
-pip install tensorflow-serving-api
+pip install 'tensorflow-serving-api>=2.21,<2.22'
 python grpc_client.py "A man rides a bike." "Two dogs play."
 python grpc_client.py < test.en > test.de
 """
@@ -72,7 +72,7 @@ def main(arguments=None):
                     texts, channel, options.model, options.signature
                 )
                 for translation in translations:
-                    print(translation.replace("\n", " "))
+                    print(translation.replace("\n", " ").replace("\r", " "))
         sys.stdout.flush()  # else Python does on exit, with a traceback
     except UnicodeError as error:
         sys.exit(f"The text is not UTF-8: {error}")

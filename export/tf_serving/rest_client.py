@@ -105,7 +105,7 @@ def main(arguments=None):
                 texts, options.url, options.model, options.signature
             )
             for translation in translations:
-                print(translation.replace("\n", " "))
+                print(translation.replace("\n", " ").replace("\r", " "))
         sys.stdout.flush()  # else Python does on exit, with a traceback
     except UnicodeDecodeError as error:
         sys.exit(f"The text is not UTF-8: {error}")

@@ -59,7 +59,7 @@ def rest(signatures):
                 return self.answer(200, b"{}")
             if self.path == "/v1/models/several:predict":
                 several = {
-                    "translation": [["eins", "ein"], ["二", "zwei"]],
+                    "translation": [["eins", "ein"], ["二\r\n", "zwei"]],
                     "score": [[-1.0, -2.0], [-3.0, -4.0]],
                 }
                 return self.answer(
@@ -126,7 +126,7 @@ def test_rest_client_translates_arguments_and_lines(small, rest, monkeypatch):
 
 def test_rest_client_takes_the_best_of_several(rest):
     found = load("rest_client").translate(["one", "two"], rest, "several")
-    assert found == (["eins", "二"], [-1.0, -3.0])
+    assert found == (["eins", "二\r\n"], [-1.0, -3.0])
 
 
 def test_rest_client_prints_utf_8_whatever_the_locale(rest):
@@ -137,7 +137,7 @@ def test_rest_client_prints_utf_8_whatever_the_locale(rest):
         capture_output=True,
         timeout=60,
     )
-    assert process.stdout == "eins\n二\n".encode(), process.stderr
+    assert process.stdout == "eins\n二  \n".encode(), process.stderr
 
 
 def test_rest_client_names_what_the_server_says(rest):
