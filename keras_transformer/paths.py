@@ -128,9 +128,9 @@ def check_name(path):
 
 
 def _check_own(path):
-    """Raises `PermissionError` if the system would let nobody else replace it.
+    """Raises `PermissionError` if it is another user's, in a folder like /tmp.
 
-    In a folder with the sticky bit, such as /tmp, only owners may.
+    With the sticky bit of such a folder, only owners may replace what is in it.
     """
     path = os.path.realpath(path)
     if not os.path.exists(path):

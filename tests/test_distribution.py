@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import types
 
 import keras
@@ -347,6 +348,31 @@ def test_the_port_of_the_first_process_is_free(monkeypatch):
             distributed("multihost", seed=1),
         ):
             pass
+
+
+def test_who_waits_for_others_says_so(monkeypatch, capsys):
+    def initialize():
+        time.sleep(0.5)
+        raise ValueError("nobody came")
+
+    monkeypatch.setattr(distribution_module, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(keras.distribution, "initialize", initialize)
+    with (
+        pytest.raises(ValueError, match="Received: nobody came"),
+        distributed("multihost", seed=1),
+    ):
+        pass
+    assert (
+        "Waiting for all processes of the training" in capsys.readouterr().err
+    )
+
+
+def test_a_name_that_leads_nowhere_is_told_from_a_loss():
+    reason = "UNKNOWN: Gloo context initialization failed: timed out"
+    assert "such as 127.0.1.1: see `getent" in str(
+        distribution_module._lost(reason)
+    )
+    assert "getent" not in str(distribution_module._lost("connection reset"))
 
 
 @pytest.mark.slow

@@ -28,6 +28,9 @@ ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"
 NUM_PROCESSES = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 PROCESS_ID = "KERAS_DISTRIBUTION_PROCESS_ID"
 
+# How long processes wait for each other without a word.
+QUIET_SECONDS = 3
+
 # Most bytes of a message between processes: sizes travel as int32, the widest
 # integers that jax has by default.
 MOST_BYTES = 2**30
@@ -219,19 +222,23 @@ def _multihost(seed):
     except jax.errors.JaxRuntimeError as error:
         if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
-        advice = ""
-        if "Gloo context initialization failed" in str(error):
-            advice = (
-                "If none has ended, the name of some machine leads to an "
-                "address that the others cannot reach, such as 127.0.1.1: see "
-                "`getent hosts $(hostname)` on each. "
-            )
-        raise RuntimeError(
-            "This process can no longer work with the others. If one of them "
-            "has ended, run the same command in all processes, without "
-            "`--overwrite`, to go on from the last checkpoint. "
-            f"{advice}Received: {error}"
-        ) from error
+        raise _lost(error) from error
+
+
+def _lost(error):
+    """The error to raise for one of jax, for whose work others are missing."""
+    advice = ""
+    if "Gloo context initialization failed" in str(error):
+        advice = (
+            "If none has ended, the name of some machine leads to an address "
+            "that the others cannot reach, such as 127.0.1.1: see `getent hosts"
+            " $(hostname)` on each. "
+        )
+    return RuntimeError(
+        "This process can no longer work with the others. If one of them has "
+        "ended, run the same command in all processes, without `--overwrite`, "
+        f"to go on from the last checkpoint. {advice}Received: {error}"
+    )
 
 
 def _join_processes():
@@ -243,7 +250,9 @@ def _join_processes():
         "Waiting for all processes of the training to start, for 5 minutes at "
         "most."
     )
-    said = threading.Timer(3, print, [message], {"file": sys.stderr})
+    said = threading.Timer(
+        QUIET_SECONDS, print, [message], {"file": sys.stderr}
+    )
     said.start()
     try:
         # jax waits in C++, where Python could not handle the signal.

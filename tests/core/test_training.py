@@ -14,6 +14,8 @@ from keras_transformer.product import keep_product
 from keras_transformer.product import log_normalizers_of
 from keras_transformer.product import offered_products
 from keras_transformer.product import products_of
+from keras_transformer.rows import sum_rows
+from keras_transformer.tensorflow_only import graphs
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
 from keras_transformer.training import loss as loss_module
@@ -439,6 +441,27 @@ def test_a_step_is_a_plain_graph_unless_it_is_compiled(options):
     is_tensorflow = keras.backend.backend() == "tensorflow"
     assert seen[-1] == (is_tensorflow and options == {"jit_compile": False})
     assert not is_plain_graph()
+
+
+@tensorflow_only
+@pytest.mark.parametrize("are_cpus", [True, False])
+def test_sums_are_products_on_processors_alone(monkeypatch, are_cpus):
+    """GPUs round what they multiply."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(graphs, "are_cpus", lambda devices: are_cpus)
+    x = np.random.default_rng(1).normal(size=(6, 5)).astype("float32")
+
+    @tf.function(autograph=False)
+    def total(x):
+        with graph_for("tensorflow"):
+            return sum_rows(x)
+
+    graph = total.get_concrete_function(tf.TensorSpec((6, 5), "float32")).graph
+    operations = {operation.type for operation in graph.get_operations()}
+    assert ("MatMul" in operations) == are_cpus
+    assert ("Sum" in operations) != are_cpus
+    np.testing.assert_allclose(total(x), x.sum(axis=0), rtol=1e-5)
 
 
 @tensorflow_only
