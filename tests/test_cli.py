@@ -18,6 +18,7 @@ import threading
 import time
 import types
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -325,18 +326,8 @@ def test_training_leaves_a_translator_and_a_log(trained):
     assert epochs_in_log(trained.folder) == [0, 1]
 
 
-def test_every_option_of_a_training_reaches_it(monkeypatch, tmp_path):
+def test_every_option_of_a_training_reaches_it(told, tmp_path):
     """As the text that is typed, of the type that it declares."""
-    told = []
-    monkeypatch.setattr(
-        training_run.TrainingRun,
-        "train",
-        lambda run, *texts, **options: told.append((run.options, options)),
-    )
-    monkeypatch.setattr(training_run.TrainingRun, "state", lambda run: "")
-    monkeypatch.setattr(
-        training_run.TrainingRun, "has_translator", lambda run: True
-    )
     command = typer.main.get_command(cli.app).commands["train"]
     switches = {x.name: x.opts[0] for x in command.params}
     hints = typing.get_type_hints(TrainingOptions)
@@ -354,11 +345,96 @@ def test_every_option_of_a_training_reaches_it(monkeypatch, tmp_path):
         typed = [switches[name], *typed]
         result = run("train", "a.en", "a.de", "-o", tmp_path, *typed)
         assert result.code == 0, (typed, result.errors)
-        [(options, others)] = told
-        told.clear()
-        assert getattr(options, name) == expected
-        assert options.output == str(tmp_path)
-        assert not others["resume"] and not others["overwrite"]
+        training = told.pop()
+        assert getattr(training.options, name) == expected
+        assert training.options.output == str(tmp_path)
+        assert not training.resume and not training.overwrite
+
+
+def test_options_may_be_in_a_file(told, tmp_path):
+    file = tmp_path / "recipe.yml"
+    file.write_text(
+        """
+        source: a.en
+        target: a.de
+        output: runs/a
+        validation: [b.en, b.de]
+        tokens-per-batch: 2048
+        learning_rate: 1e-3
+        normalize-first: true
+        bleu: false
+        preset: null
+        symbols: 5  # a string, as if it were typed
+        seed:
+        """
+    )
+    result = run("train", "--config", file, "--learning-rate", "0.5")
+    assert result.code == 0, result.errors
+    [training] = told
+    assert training.texts == (
+        Path("a.en"),
+        Path("a.de"),
+        (Path("b.en"), Path("b.de")),
+    )
+    assert training.options == TrainingOptions(
+        output="runs/a",
+        tokens_per_batch=2048,
+        learning_rate=0.5,
+        normalize_first=True,
+        symbols="5",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'.*' must hold options .*Received: nothing."),
+        ("- epochs", "'.*' must hold options .*Received: list."),
+        ("epochs: [1", "'.*' must be YAML: .*line 1.*"),
+        ("epochs: \0", "'.*' must be YAML: .*"),
+        ("epoch: 2", ".*there is no option 'epoch'. Did you mean 'epochs'?.*"),
+        ("xyz: 2", ".*there is no option 'xyz'. See .*"),
+        ("config: a.yml", ".*--config must be on the command line, .*"),
+        ("overwrite: true", ".*--overwrite must be on the command line, .*"),
+        ("epochs: 2.5", "Invalid value for '--epochs': '2.5' in '.*': .*"),
+        ("seed: true", "Invalid value for '--seed': 'true' in '.*': .*"),
+        ("bleu: maybe", "Invalid value for '--bleu': 'maybe' in '.*': .*"),
+        ("preset: huge", "Invalid value for '--preset': 'huge' in '.*': .*"),
+        ("symbols: [a]", "'symbols' in '.*' must be a single value. .*"),
+        ("seed: {a: 1}", "'seed' in '.*' must be a single value. .*"),
+        ("validation: ab", "'validation' in '.*' must be a list of 2 .*"),
+        ("validation: [a, b, c]", "Invalid value for '--validation': .* in .*"),
+    ],
+)
+def test_file_of_options_must_hold_them(told, tmp_path, text, message):
+    file = tmp_path / "recipe.yml"
+    file.write_text(text)
+    result = run("train", "a.en", "a.de", "-o", tmp_path, "--config", file)
+    assert_is_one_line(result, message)
+    assert not told
+
+
+def test_file_of_options_must_be_there(told, tmp_path):
+    result = run("train", "a", "b", "-o", tmp_path, "--config", "absent.yml")
+    assert_is_one_line(result, "No such file: 'absent.yml'.")
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """The options of each training that is typed, and other arguments."""
+    trainings = []
+    monkeypatch.setattr(
+        training_run.TrainingRun,
+        "train",
+        lambda run, *texts, **others: trainings.append(
+            types.SimpleNamespace(options=run.options, texts=texts, **others)
+        ),
+    )
+    monkeypatch.setattr(training_run.TrainingRun, "state", lambda run: "")
+    monkeypatch.setattr(
+        training_run.TrainingRun, "has_translator", lambda run: True
+    )
+    return trainings
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from keras_transformer.cli.convert import convert
 from keras_transformer.cli.evaluate import evaluate
 from keras_transformer.cli.export import export
 from keras_transformer.cli.options import CommandWithHeadings
+from keras_transformer.cli.options import UsageError
 from keras_transformer.cli.options import with_search_options
 from keras_transformer.cli.score import score
 from keras_transformer.cli.streams import forget_output
@@ -52,9 +53,6 @@ ERRORS = (
     TypeError,
     ValueError,
 )
-
-# What the parser of the command line raises; typer exports this class of it.
-UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="keras-transformer",

@@ -12,6 +12,9 @@ from typer.core import TyperCommand
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.training_run.options import DtypePolicy
 
+# What the parser of the command line raises; typer exports this class of it.
+UsageError = typer.BadParameter.__base__
+
 # Paths are checked where they are used: typer would refuse to write what may
 # not be read.
 path_argument = functools.partial(typer.Argument, readable=False)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.option_file import OptionFile
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import path_option
@@ -42,6 +43,7 @@ def train(
         ),
     ] = False,
     overwrite: Overwrite = False,
+    config: OptionFile = None,  # its options are already among the others
     *,
     options,
 ):
@@ -65,6 +67,8 @@ def train(
         --monitor val_bleu --patience 5 --keep-best
       keras-transformer train law.en law.de -o runs/law \\
         --start-from runs/en-de --learning-rate 1e-4 --warmup-steps 100
+      keras-transformer train train.en train.de -o runs/en-de \\
+        --config recipe.yml
     """  # noqa: D301
     if options.get("distribute") == "multihost":
         watcher = start_watcher()

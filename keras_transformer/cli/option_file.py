@@ -1,0 +1,98 @@
+"""Options of a command that are in a file instead of on its line."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_transformer.cli.options import UsageError
+from keras_transformer.cli.options import path_option
+
+# A command that was stopped is typed again: what these do must be typed too.
+TYPED_ONLY = ("overwrite", "resume", "config", "help")
+
+
+def take_options(context: typer.Context, path: Path | None):
+    """Makes the options in a YAML file the defaults of the command.
+
+    All of YAML's scalars are read as strings, which is what they are on the
+    command line; what is empty or null is not given.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        UsageError: If the command cannot take an option in it.
+        ValueError: If the file is not YAML, or holds no options.
+    """
+    if path is None:
+        return None
+    import yaml
+
+    from keras_transformer.paths import check_file
+
+    with open(check_file(path), "rb") as file:
+        try:
+            # libyaml's loader is not everywhere.
+            content = yaml.load(file, Loader=yaml.BaseLoader)
+        except (yaml.YAMLError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{str(path)!r} must be YAML: {reason}") from error
+    if not isinstance(content, dict):
+        received = type(content).__name__ if content else "nothing"
+        raise ValueError(
+            f"{str(path)!r} must hold options by their names, such as "
+            f"'epochs: 20'. Received: {received}."
+        )
+    parameters = {
+        parameter.name: parameter
+        for parameter in context.command.get_params(context)
+        if parameter.name not in TYPED_ONLY
+    }
+    context.default_map = {}
+    for typed, value in content.items():
+        name = typed.replace("-", "_")
+        if name not in parameters:
+            raise _unknown(typed, path, context, parameters)
+        if value in ("", "null", "~"):
+            continue
+        parameter = parameters[name]
+        wanted, kind = "a single value", str
+        if parameter.nargs > 1:
+            wanted, kind = f"a list of {parameter.nargs} values", list
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"{typed!r} in {str(path)!r} must be {wanted}. Received: "
+                f"{value!r}."
+            )
+        try:
+            parameter.process_value(context, value)
+        except UsageError as error:
+            error.message = f"{value!r} in {str(path)!r}: {error.message}"
+            raise
+        context.default_map[name] = value
+    return path
+
+
+def _unknown(typed, path, context, parameters):
+    """The error for a name that is no option, with the nearest that is one."""
+    name = typed.replace("-", "_")
+    if name in TYPED_ONLY:
+        reason = f"--{typed} must be on the command line, not in a file"
+    else:
+        near = difflib.get_close_matches(name, parameters, 1)
+        hint = f" Did you mean {near[0].replace('_', '-')!r}?" if near else ""
+        reason = f"there is no option {typed!r}.{hint}"
+    return typer.BadParameter(f"in {str(path)!r}, {reason}", ctx=context)
+
+
+OptionFile = Annotated[
+    Path | None,
+    path_option(
+        "--config",
+        metavar="<path>",
+        callback=take_options,
+        is_eager=True,
+        help="YAML file of options by their names, such as 'epochs: 20'. The "
+        "command line has precedence.",
+    ),
+]
