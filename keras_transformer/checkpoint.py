@@ -104,7 +104,8 @@ class Checkpoint:
             A checkpoint, with copies or views that training does not change.
 
         Raises:
-            TypeError: If `epoch` or `batch` is not an integer.
+            TypeError: If `epoch` or `batch` is not an integer, or `model` not a
+                Keras model.
             ValueError: If one is negative, the model is not built and
                 compiled, or two of its weights have the same path.
         """
@@ -123,22 +124,24 @@ class Checkpoint:
                 for name, variable in variables.items():
                     array = ops.convert_to_numpy(variable)
                     tensors[f"{group}/{name}"] = np.asarray(array, order="C")
-        return cls(epoch, batch, list(history), tensors, _optimizer_of(model))
+        return cls(epoch, batch, list(history), tensors, _optimizer_name(model))
 
     def assign(self, model, averaging=None):
         """Puts weights and states back, except those of the metrics.
 
-        Does nothing at the start of a training.
+        At the start of a training it builds what the model lacks, and nothing
+        more.
 
         Args:
             model: The model.
             averaging: Its `WeightAveraging`, if it has one.
 
         Raises:
+            TypeError: If `model` is not a Keras model.
             ValueError: If the model is not built and compiled, or the weights
                 are not the model's; the message names the first that differs.
-                If the optimizer is another, or there are averages without
-                `averaging`, or none for it.
+                If the optimizer is another, there are averages without
+                `averaging`, or none for it, or they are of another kind.
         """
         _prepare(model)
         if not self.tensors:
@@ -152,7 +155,7 @@ class Checkpoint:
             )
         variables = _variables(model)
         self._check(variables, "weights")
-        found = _optimizer_of(model)
+        found = _optimizer_name(model)
         if self.optimizer != found:
             raise ValueError(
                 "The checkpoint must be of the same optimizer. Received: a "
@@ -381,7 +384,7 @@ def _numbered(variables):
     return {str(index): variable for index, variable in enumerate(variables)}
 
 
-def _optimizer_of(model):
+def _optimizer_name(model):
     """The name of the class that updates the weights."""
     return type(unwrapped(model.optimizer)).__name__
 

@@ -413,7 +413,6 @@ class Decoder(Layer):
         self.final_norm = final_norm(normalize_first, self.dtype_policy)
 
     def build(self, inputs_shape, encoded_shape=None):
-        _check_encoded(encoded_shape)
         for layer in self.layers:
             layer.build(inputs_shape, encoded_shape)
         self.final_norm.build(inputs_shape)

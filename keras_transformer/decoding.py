@@ -62,7 +62,7 @@ class Decoding(NamedTuple):
     past: Any = ()
 
 
-class _Segments(NamedTuple):
+class _Batch(NamedTuple):
     """A batch between two segments.
 
     Attributes:
@@ -248,7 +248,7 @@ class DecodingLoop:
         [done] = ops.while_loop(
             lambda batch: batch.goes_on(),
             lambda batch: [self._next_segment(batch, advance, is_compiled)],
-            [_Segments(position, decoding, rows, none, found)],
+            [_Batch(position, decoding, rows, none, found)],
         )
         order = ops.scatter(
             ops.expand_dims(done.done_rows, 1), rows, (batch_size,)
@@ -275,7 +275,7 @@ class DecodingLoop:
         kept = _count_for(ops.sum(going), count, is_compiled)
         leaving = order[kept:]
         found = _taken(self.search.hypotheses(decoding.state), leaving)
-        return _Segments(
+        return _Batch(
             position,
             self._continued(decoding, order, kept, position),
             rows=take(before.rows, order[:kept]),

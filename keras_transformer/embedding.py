@@ -108,7 +108,7 @@ class TokenEmbedding(Layer):
 
     def __call__(self, inputs, *args, **kwargs):
         is_reverse = kwargs.get("reverse", args and args[0])
-        if not is_reverse and isinstance(inputs, (list, np.ndarray)):
+        if not is_reverse and isinstance(inputs, (list, tuple, np.ndarray)):
             inputs = as_ids("inputs", inputs)
         elif not is_reverse and _are_whole_floats(inputs):
             inputs = ops.cast(inputs, "int32")  # so that they are masked
@@ -183,12 +183,13 @@ def as_ids(name, x):
     """Casts ids to int32, before Keras rounds them to half precision.
 
     Raises:
-        TypeError: If an array or a list holds fractions, or no numbers.
-        ValueError: If a list's rows are of several lengths.
+        TypeError: If an array, a list or a tuple holds fractions, or no
+            numbers.
+        ValueError: If rows of a list or a tuple are of several lengths.
     """
     if is_integer_tensor(x):
         return x
-    if isinstance(x, list):
+    if isinstance(x, (list, tuple)):
         try:
             x = np.asarray(x)
         except ValueError as error:
@@ -198,7 +199,7 @@ def as_ids(name, x):
             ) from error
     message = f"`{name}` must hold integers. Received: {name}"
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        fractions = x[x != np.floor(x)]
+        fractions = x[~np.isfinite(x) | (x != np.floor(x))]
         if fractions.size:
             raise TypeError(f"{message} with {fractions[0]}.")
     elif isinstance(x, np.ndarray) and x.dtype.kind not in "biu":

@@ -55,7 +55,7 @@ def generate(
         return_token_scores=return_token_scores,
         return_attention=return_attention,
     )
-    inputs = _checked_problem(
+    inputs = _checked_inputs(
         model, source_ids, search, min_length, max_length, target_prefix_ids
     )
     rows = len(inputs["source_ids"])
@@ -83,13 +83,12 @@ def generate(
         results.append(token_scores[:, :, :longest])
     if return_attention:
         source = inputs["source_ids"]
-        attention = _attention(
-            model,
-            np.repeat(source, num_hypotheses, axis=0),
-            target_ids.reshape((rows * num_hypotheses, longest)),
-            len(model.decoder.layers) - 1,
-            jit_compile,
-        )
+        pairs = {
+            "source_ids": np.repeat(source, num_hypotheses, axis=0),
+            "target_ids": target_ids.reshape((rows * num_hypotheses, longest)),
+        }
+        last = len(model.decoder.layers) - 1
+        attention = _attention(model, pairs, last, jit_compile)
         attention = attention.reshape(
             (rows, num_hypotheses, longest, source.shape[1])
         )
@@ -130,9 +129,7 @@ def align(model, source_ids, target_ids, layer, jit_compile):
     check_integer(layer=layer)
     check_choice(range(-num_layers, num_layers), layer=layer)
     layer %= num_layers
-    weights = _attention(
-        model, *inputs.values(), layer, _jit_or_default(jit_compile)
-    )
+    weights = _attention(model, inputs, layer, _jit_or_default(jit_compile))
     missing = np.shape(target_ids)[1] - weights.shape[1]
     weights = np.pad(weights, [(0, 0), (0, missing), (0, 0)])
     return _widened(weights, np.shape(source_ids)[1])
@@ -166,7 +163,7 @@ def length_for(length):
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
-def _checked_problem(
+def _checked_inputs(
     model, source_ids, search, min_length, max_length, target_prefix_ids
 ):
     """What `DecodingLoop` starts from, as arrays."""
@@ -219,7 +216,9 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
         model,
         describe="target_prefix_ids[{}]".format,
     )
-    return _cut(prefix_ids)
+    # That of an empty source is not used, and may be longer than any target.
+    has_source = np.expand_dims(source_lengths > 0, 1)
+    return _cut(np.where(has_source, prefix_ids, PAD_TOKEN_ID))
 
 
 def _checked_pairs(model, source_ids, target_ids):
@@ -380,20 +379,17 @@ class _Identity:
         return id(self.value)
 
 
-def _attention(model, source_ids, target_ids, layer, jit_compile):
+def _attention(model, inputs, layer, jit_compile):
     """Computes weights `(B, T, S)` of ids, arrays to arrays."""
-    rows, length = target_ids.shape
+    rows, length = inputs["target_ids"].shape
+    source_length = inputs["source_ids"].shape[1]
     weights = model._functions.run(
         ("attention", layer),
         functools.partial(_mean_attention, model, layer=layer),
-        _filled_up(
-            {"source_ids": source_ids, "target_ids": target_ids},
-            jit_compile,
-            model.max_length,
-        ),
+        _filled_up(inputs, jit_compile, model.max_length),
         jit_compile,
     )
-    return weights[:rows, :length, : source_ids.shape[1]]
+    return weights[:rows, :length, :source_length]
 
 
 def _token_scores(model, inputs):

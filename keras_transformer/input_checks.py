@@ -30,10 +30,10 @@ def check_training_data(
     """
     if is_dataset(x):
         # One of `tf.distribute` has no beginning to take.
-        for batch in x.take(1) if hasattr(x, "take") else ():
-            parts = keras.utils.unpack_x_y_sample_weight(batch)
-            check_training_data(model, *parts, needs_labels)
-        return
+        batches = list(x.take(1)) if hasattr(x, "take") else []
+        if not batches:
+            return
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batches[0])
     if not isinstance(x, ARRAYS):
         return  # such as a generator, which a look would use up
     check_keys("x", x)

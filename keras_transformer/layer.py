@@ -19,6 +19,9 @@ class Freezable:
             is not, or the other way round, such as `"encoder/layer_0"`, as
             in the configuration of a saved layer.
         **kwargs: For `keras.layers.Layer`.
+
+    Raises:
+        ValueError: If `dtype` is a policy of quantised layers.
     """
 
     def __init__(self, *, frozen=(), **kwargs):
@@ -47,6 +50,14 @@ class Freezable:
             if not part.trainable:
                 for weight in part._trainable_variables:
                     weight.trainable = False
+
+    def compute_output_spec(self, *args, **kwargs):
+        if not self.built:  # there is nothing yet to trace `call` with
+            layer = type(self).from_config(self.get_config())
+            return layer(*args, **kwargs)
+        # By tracing, as if there were no `compute_output_shape`: that finds the
+        # errors of `call`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config, *args, **kwargs):
@@ -115,13 +126,6 @@ class Layer(Freezable, keras.layers.Layer):
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         """The shape of the first input."""
         return tuple(inputs_shape)
-
-    def compute_output_spec(self, *args, **kwargs):
-        if not self.built:  # nothing to trace `call` with
-            return super().compute_output_spec(*args, **kwargs)
-        # By tracing, as if there were no `compute_output_shape`: that finds the
-        # errors of `call`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 def check_not_quantized(layer):

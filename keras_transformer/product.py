@@ -97,7 +97,7 @@ def offered_products(logits):
         del logits._offered_products
 
 
-def cast_products(logits, dtype):
+def cast_logits(logits, dtype):
     """Casts logits without losing the factors they carry.
 
     A Keras loss casts its inputs before it calls `call`.

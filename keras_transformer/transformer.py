@@ -412,11 +412,6 @@ class Transformer(Freezable, keras.Model):
         """The shape `(B, T, V)`, from the shapes of the ids by name."""
         return (*inputs_shape["target_ids"], self.vocabulary_size)
 
-    def compute_output_spec(self, *args, **kwargs):
-        # By tracing, as if there were no `compute_output_shape`: that finds the
-        # errors of `call`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
     def compute_loss(
         self,
         x=None,
@@ -514,12 +509,11 @@ class Transformer(Freezable, keras.Model):
             ValueError: If ids are missing or not matrices of as many rows.
         """
         check_keys("inputs", inputs)
-        inputs = {
-            name: as_ids(name, inputs[name])
+        source_ids, target_ids = (
+            ops.cast(as_ids(name, inputs[name]), "int32")
             for name in ("source_ids", "target_ids")
-        }
-        check_pairs(inputs)
-        source_ids, target_ids = (ops.cast(x, "int32") for x in inputs.values())
+        )
+        check_pairs({"source_ids": source_ids, "target_ids": target_ids})
         _, scores = self._decode(
             target_ids,
             self.encode(source_ids),
@@ -696,11 +690,12 @@ class Transformer(Freezable, keras.Model):
         Raises:
             TypeError: If ids or lengths are not integers, `search` is not a
                 search, or a flag is not `True` or `False`.
-            ValueError: If `source_ids` is not of shape `(B, S)`, an id is not
-                in the vocabulary, padding precedes a token, `min_length` is
-                more than `max_length`, or a prefix is longer than its target
-                may be or has the start token; or if nothing was found as the
-                model's logits are NaN.
+            ValueError: If `source_ids` is not of shape `(B, S)`, a source is
+                longer than the model's `max_length`, an id, or one that the
+                search forbids, is not in the vocabulary, padding precedes a
+                token, `max_length` is less than 1 or `min_length` more than it,
+                or a prefix is longer than its target may be or has the start
+                token; or if nothing was found as the model's logits are NaN.
         """
         return generate(
             self,
@@ -737,7 +732,8 @@ class Transformer(Freezable, keras.Model):
                 `True`, `False` or `None`.
             ValueError: If an array is not of that shape, the two differ in
                 their number of rows, an id is not in the vocabulary, padding
-                precedes a token, or a target has the start token.
+                precedes a token, a row is longer than the model's `max_length`,
+                or a target has the start token.
         """
         return score(self, source_ids, target_ids, jit_compile)
 
@@ -763,8 +759,8 @@ class Transformer(Freezable, keras.Model):
             was predicted, mean over the heads; 0 at padding.
 
         Raises:
-            TypeError: If the ids are not integers, or `jit_compile` is not
-                `True`, `False` or `None`.
+            TypeError: If the ids or `layer` are not integers, or `jit_compile`
+                is not `True`, `False` or `None`.
             ValueError: As for `score`, or if there is no such layer.
         """
         return align(self, source_ids, target_ids, layer, jit_compile)
@@ -793,8 +789,10 @@ class Transformer(Freezable, keras.Model):
         `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
 
         Raises:
-            TypeError: If ids are not integers.
-            ValueError: If an id is outside the vocabulary; if labels are
+            TypeError: If ids are not integers, or arrays are not in a
+                dictionary.
+            ValueError: If ids are missing, without rows, longer than the
+                model's `max_length` or outside the vocabulary; if labels are
                 missing, or differ in shape from the targets; if the shape of
                 `sample_weight` does not fit; or if `class_weight` is given, for
                 which Keras expects one class per row.
@@ -990,19 +988,17 @@ def _check_special_tokens(
     vocabulary_size, source_vocabulary_size, start_token_id, end_token_id
 ):
     check_positive(start_token_id=start_token_id, end_token_id=end_token_id)
-    sizes = {
-        "vocabulary_size": vocabulary_size,
-        "source_vocabulary_size": source_vocabulary_size,
-    }
-    for name, token_id, size in (
-        ("start_token_id", start_token_id, "vocabulary_size"),
-        ("end_token_id", end_token_id, "vocabulary_size"),
-        ("end_token_id", end_token_id, "source_vocabulary_size"),
+    target = "vocabulary_size", vocabulary_size
+    source = "source_vocabulary_size", source_vocabulary_size
+    for name, token_id, (size_name, size) in (
+        ("start_token_id", start_token_id, target),
+        ("end_token_id", end_token_id, target),
+        ("end_token_id", end_token_id, source),
     ):
-        if token_id >= sizes[size]:
+        if token_id >= size:
             raise ValueError(
-                f"`{name}` must be less than `{size}`. Received: "
-                f"{name}={token_id}, {size}={sizes[size]}."
+                f"`{name}` must be less than `{size_name}`. Received: "
+                f"{name}={token_id}, {size_name}={size}."
             )
     if start_token_id == end_token_id:
         raise ValueError(

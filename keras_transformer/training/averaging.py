@@ -225,7 +225,8 @@ class WeightAveraging(keras.callbacks.Callback):
         before = self._num_batches
         self._num_batches += end - self._first_batch
         if self.every:
-            between = self._batches_between()
+            optimizer = unwrapped(self._model.optimizer)
+            between = self.every * (optimizer.gradient_accumulation_steps or 1)
             if before // between < self._num_batches // between:
                 self._sample()
 
@@ -278,10 +279,6 @@ class WeightAveraging(keras.callbacks.Callback):
                 self._averaged(), self.averages(), strict=True
             )
         )
-
-    def _batches_between(self):
-        optimizer = unwrapped(self._model.optimizer)
-        return self.every * (optimizer.gradient_accumulation_steps or 1)
 
     def _sample_epoch(self):
         if not self.every and not self._sampled:

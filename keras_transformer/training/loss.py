@@ -6,7 +6,7 @@ from keras import ops
 from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
 from keras_transformer.gradients import custom_gradient
-from keras_transformer.product import cast_products
+from keras_transformer.product import cast_logits
 from keras_transformer.product import keep_log_normalizers
 from keras_transformer.product import products_of
 from keras_transformer.rows import by_part
@@ -93,7 +93,7 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
         if sample_weight is not None:
             sample_weight = spread_over_tokens(sample_weight, y_true)
         if products_of(y_pred) is not None:
-            y_pred = cast_products(y_pred, self.dtype)
+            y_pred = cast_logits(y_pred, self.dtype)
         loss = super().__call__(y_true, y_pred, sample_weight)
         devices = replica_context()
         if devices is None or self.reduction != "mean_with_sample_weight":
@@ -290,7 +290,7 @@ def _loss_and_softmax(ids, logits, mean_logits, label_smoothing):
     label_logits = ops.cast(pick(logits, ids), "float32")
     probabilities = _softmax(logits)
     label_probabilities = ops.cast(pick(probabilities, ids), "float32")
-    log_normalizers = _log_normalizer(
+    log_normalizers = _log_normalizer_by_softmax(
         ids, logits, probabilities, label_logits, label_probabilities
     )
     loss = _smoothed(
@@ -337,7 +337,7 @@ def _rows(x):
     return ops.reshape(x, (-1, x.shape[-1]))
 
 
-def _log_normalizer(
+def _log_normalizer_by_softmax(
     ids, logits, probabilities, label_logits, label_probabilities
 ):
     """Computes `logsumexp` `(...)` of logits whose softmax is at hand.

@@ -63,10 +63,6 @@ class TokenAccuracy(_TokenMean):
         hits = ops.cast(ops.equal(chosen, y_true), "float32")
         self.add_tokens(hits, y_true, sample_weight)
 
-    def get_config(self):
-        """Returns the arguments."""
-        return {"name": self.name, "dtype": self.dtype}
-
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class Perplexity(_TokenMean):
@@ -110,7 +106,3 @@ class Perplexity(_TokenMean):
     def result(self):
         """Returns the perplexity, at least 1."""
         return ops.exp(super().result())
-
-    def get_config(self):
-        """Returns the arguments."""
-        return {"name": self.name, "dtype": self.dtype}

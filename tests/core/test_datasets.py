@@ -45,6 +45,14 @@ def padded_batches(inputs, labels):
     return dataset.apply(tf.data.experimental.assert_cardinality(1))
 
 
+def test_warning_of_labels_names_where_fit_was_called():
+    inputs, _ = copy_task(2)
+    dataset = tf.data.Dataset.from_tensors((inputs, inputs["target_ids"]))
+    with pytest.warns(UserWarning, match="`y` should be the ids") as warned:
+        make_model().fit(dataset, verbose=0)
+    assert warned[0].filename == __file__
+
+
 @pytest.mark.parametrize("name", ["source_ids", "target_ids", "y"])
 def test_fit_checks_the_ids_of_the_first_batch(name):
     inputs, labels = copy_task(2)

@@ -567,6 +567,21 @@ def test_prefixes_are_the_beginnings_of_targets(copying_model, search):
     np.testing.assert_array_equal(np.where(wanted, found, 0), wanted)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_prefix_of_an_empty_source_may_be_too_long(jit_compile):
+    model = kt.Transformer(
+        9, num_layers=1, num_heads=1, hidden_dim=4, max_length=4
+    )
+    target_ids, scores = model.generate(
+        [[0, 0], [4, 3]],
+        target_prefix_ids=[[4] * 6, [5] + [0] * 5],
+        jit_compile=jit_compile,
+    )
+    assert not np.any(target_ids[0])
+    assert target_ids[1, 0] == 5
+    assert np.all(np.isfinite(scores))
+
+
 def test_a_wider_beam_finds_no_worse_a_copy(copying_model):
     scores = [
         copying_model.generate(

@@ -514,8 +514,11 @@ def test_numbers_too_large_for_float16_are_found():
 def test_labels_follow_the_targets():
     model = make_model()
     model.compile("sgd", kt.LabelSmoothedCrossentropy())
-    with pytest.warns(UserWarning, match="`y` should be the ids that follow"):
+    with pytest.warns(
+        UserWarning, match="`y` should be the ids that follow"
+    ) as warned:
         model.fit(IDS, IDS["target_ids"], verbose=0)
+    assert warned[0].filename == __file__
     with pytest.raises(ValueError, match="Drop the last token of 'target_ids'"):
         model.fit(IDS, LABELS[:, 1:])
 
@@ -663,8 +666,12 @@ def test_ids_must_be_whole_numbers():
     model(whole)  # as Keras makes of some datasets
     with raises(TypeError, "`source_ids` must hold integers. Received: sou"):
         model({**whole, "source_ids": whole["source_ids"] + 0.5})
-    with raises(TypeError, "Received: source_ids with 5.5."):
-        model({"source_ids": [[4.0, 5.5]], "target_ids": [[4]]})
+    for rows in ([[4.0, 5.5]], ((4.0, 5.5),)):
+        with raises(TypeError, "Received: source_ids with 5.5."):
+            model({"source_ids": rows, "target_ids": [[4]]})
+    for value in (np.inf, -np.inf, np.nan):
+        with raises(TypeError, f"Received: source_ids with {value}."):
+            model({"source_ids": [[4.0, value]], "target_ids": [[4]]})
     with raises(TypeError, "Received: source_ids of dtype <U1."):
         model({"source_ids": [["a"]], "target_ids": [[4]]})
     with raises(ValueError, "`source_ids` must have rows of one length. Rece"):
@@ -834,6 +841,8 @@ def test_embedded_ids_must_be_integers():
     )
     with raises(TypeError, "`inputs` must hold integers. Received: inputs wit"):
         layer(np.full((2, 5), 2.7))
+    with raises(TypeError, "`inputs` must hold integers. Received: inputs wit"):
+        layer(((4, 2.7),))
     with raises(TypeError, "`inputs` must be integers, unless `reverse=True`."):
         layer(keras.ops.ones((2, 5), "bfloat16"))
 
