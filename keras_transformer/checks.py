@@ -277,14 +277,15 @@ def check_ids_in_range(name: str, ids, vocabulary_size: int):
             )
 
 
-def check_kind(name: str, value, kind: type):
+def check_kind(name: str, value, kind: type, advice: str = ""):
     """Raises `TypeError` unless a value is of a class."""
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise TypeError(
+        message = (
             f"`{name}` must be {article} {kind.__name__}. Received: {name} of "
-            f"type {type(value).__name__}."
+            f"type {type(value).__name__}. {advice}"
         )
+        raise TypeError(message.rstrip())
 
 
 def check_texts(name: str, texts) -> list[str]:

@@ -491,7 +491,7 @@ class Translator:
         overwrite: bool = False,
         verbose: int = 0,
     ):
-        """Writes a LiteRT file that runs with built-in operations only.
+        """Writes a LiteRT file that runs without those of TensorFlow.
 
         Signatures, which share their weights:
 
@@ -548,7 +548,8 @@ class Translator:
                 as at base size, in float32, without `source_length` and without
                 a repetition penalty.
             overwrite: Whether to replace a file that is there.
-            verbose: 0 is silent, 1 prints each stage to standard error.
+            verbose: 1 prints each stage to standard error. What TensorFlow logs
+                itself, `TF_CPP_MIN_LOG_LEVEL=2` hides.
 
         Raises:
             FileExistsError: If there is such a file, unless `overwrite`.

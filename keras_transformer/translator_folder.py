@@ -109,12 +109,12 @@ def read_folder(path):
         ValueError: If the folder holds no translator, one of another format,
             or files that are not what was saved.
     """
+    description = read_description(path)
     path = os.fsdecode(path)
-    description = _read_description(path)
     try:
         return description, *_read_files(path, description)
     except FileNotFoundError:
-        if _read_description(path) == description:
+        if read_description(path) == description:
             raise
         return read_folder(path)  # saved anew in the meantime
 
@@ -164,7 +164,9 @@ def _content(path):
         return file.read()
 
 
-def _read_description(path):
+def read_description(path):
+    """Reads `translator.json`; raises what `read_folder` does."""
+    path = os.fsdecode(path)
     if not os.path.isdir(path):
         raise _no_folder(path)
     try:
@@ -270,6 +272,6 @@ def _remove(path, names):
 def _weights_on_disk(path):
     """The weights file that a translator at `path` names, or `None`."""
     try:
-        return _read_description(path)["files"]["weights"]
+        return read_description(path)["files"]["weights"]
     except (OSError, ValueError):
         return None

@@ -285,13 +285,15 @@ def test_module_is_the_command_and_version_needs_no_tensorflow():
     assert output == f"keras-transformer {kt.__version__}\n"
 
 
-def test_translate_without_keras_says_what_to_install():
+def test_translate_without_keras_says_what_to_install(trained):
     code = (
         "import sys; sys.modules['keras'] = None; from keras_transformer import"
-        " cli; sys.argv[1:] = ['translate', 'folder']; cli.main()"
+        " cli; cli.main()"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
+        [sys.executable, "-c", code, "translate", trained.folder],
+        capture_output=True,
+        text=True,
     )
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
@@ -414,14 +416,17 @@ def test_file_of_options_must_hold_them(told, tmp_path, text, message):
     assert not told
 
 
-def test_file_of_options_must_be_there(told, tmp_path):
-    result = run("train", "a", "b", "-o", tmp_path, "--config", "absent.yml")
+def test_file_of_options_must_be_there(told):
+    result = run("train", "a.en", "a.de", "-o", "c", "--config", "absent.yml")
     assert_is_one_line(result, "No such file: 'absent.yml'.")
 
 
 @pytest.fixture
-def told(monkeypatch):
+def told(monkeypatch, tmp_path):
     """The options of each training that is typed, and other arguments."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.en", "a.de", "b.en", "b.de"):
+        (tmp_path / name).touch()
     trainings = []
     monkeypatch.setattr(
         training_run.TrainingRun,
@@ -1341,6 +1346,15 @@ def test_a_pipe_is_a_file_to_translate(trained, tmp_path):
     assert result.output == trained.translator(["the cat"])[0] + "\n"
     result = run("translate", trained.folder, "-i", tmp_path)
     assert_is_one_line(result, "No such file: '.*' is a folder.")
+
+
+def test_a_file_is_no_sentence_to_translate(trained):
+    result = run("translate", trained.folder, "the cat", trained.source)
+    message = (
+        "Arguments must be sentences. Received: the name of a file, "
+        f"'{trained.source}'. Pass it with `--input`."
+    )
+    assert_is_one_line(result, re.escape(message))
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer import cli
 from keras_transformer import extras
+from keras_transformer.cli import commands
 
 
 def python(code, *arguments, **environment):
@@ -67,6 +69,58 @@ def test_import_waits_with_keras_and_tensorflow():
         )
         == "[]"
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("translate absent text", "No such folder: 'absent'."),
+        ("translate . --input absent", "No such file: 'absent'."),
+        ("export . a", "The folder must hold a translator."),
+        ("train absent b -o c", "No such file: 'absent'."),
+    ],
+)
+def test_the_command_looks_for_its_files_first(typed, message, tmp_path):
+    assert message in python(
+        "import contextlib, os, sys\n"
+        "from keras_transformer import cli\n"
+        "os.chdir(sys.argv.pop(1))\n"
+        "sys.stderr = sys.stdout\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    cli.main()\n"
+        "assert 'keras' not in sys.modules",
+        tmp_path,
+        *typed.split(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "backend", "advice"),
+    [
+        (
+            "tensorflow",
+            None,
+            "`pip install .`, in a checkout of this library, ",
+        ),
+        ("tensorflow", None, "installs it. Or set KERAS_BACKEND=jax."),
+        ("torch", "torch", "`pip install '.[marian]'`, "),
+    ],
+)
+def test_the_command_says_what_brings_a_missing_backend(
+    monkeypatch, capsys, missing, backend, advice
+):
+    def fails():
+        raise ModuleNotFoundError(f"No module named {missing}", name=missing)
+
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if backend:
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+    monkeypatch.setattr(commands, "_run", fails)
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    error = capsys.readouterr().err
+    assert f"This needs {missing}, which is not installed." in error
+    assert advice in error
 
 
 def test_the_command_answers_help_without_what_it_computes_with():

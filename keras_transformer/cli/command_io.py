@@ -72,6 +72,9 @@ def _spaced(text, separators):
 
 def load(folder, dtype=None, is_much=False):
     """Loads a translator; for much text, each core decodes its own batch."""
+    from keras_transformer.translator_folder import read_description
+
+    read_description(folder)  # raises now, not after seconds of imports
     with quiet_start():
         from keras_transformer.tensorflow_only.threads import (
             give_cores_to_batches,

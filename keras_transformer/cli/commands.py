@@ -1,6 +1,7 @@
 """The command, and how it reports errors to the user."""
 
 import functools
+import importlib.util
 import os
 import re
 import sys
@@ -41,7 +42,9 @@ EXTRAS = {
     "safetensors": None,
     "tensorflow": None,
     "tensorflow_text": None,
+    "yaml": None,
     "jax": "jax",
+    "torch": "marian",
 }
 
 # Errors that a user sees as one line.
@@ -82,7 +85,9 @@ def _run_and_report():
     except ModuleNotFoundError as error:
         if error.name in EXTRAS:
             extra = EXTRAS[error.name]
-            error = not_installed("This", error.name, extra)
+            name, error = error.name, not_installed("This", error.name, extra)
+            if name == "tensorflow" and _may_use_jax():
+                error += " Or set KERAS_BACKEND=jax."
         _end_with(error)
     except ERRORS as error:
         _end_with(error)
@@ -102,6 +107,12 @@ def _run():
         return app(standalone_mode=False)
     finally:
         sys.stdout.flush()  # else Python does on exit, with a traceback
+
+
+def _may_use_jax():
+    """Whether the backend of JAX could do, but was not chosen."""
+    is_chosen = os.environ.get("KERAS_BACKEND") == "jax"
+    return not is_chosen and importlib.util.find_spec("jax") is not None
 
 
 def _with_hint(error):

@@ -17,6 +17,7 @@ from keras_transformer.cli.options import with_options
 from keras_transformer.cli.streams import quiet_start
 from keras_transformer.cli.watcher import end_at_once
 from keras_transformer.cli.watcher import start_watcher
+from keras_transformer.paths import check_file
 from keras_transformer.training_run.options import TrainingOptions
 
 
@@ -72,6 +73,9 @@ def train(
     """  # noqa: D301
     if options.get("distribute") == "multihost":
         watcher = start_watcher()
+    else:
+        for path in (source, target, *(validation or ())):
+            check_file(path)  # raises now, not after seconds of imports
     with quiet_start():
         from keras_transformer.training_run.distribution import leave_processes
         from keras_transformer.training_run.interrupt import Stopped

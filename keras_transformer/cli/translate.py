@@ -1,6 +1,7 @@
 """`keras-transformer translate`."""
 
 import itertools
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +26,7 @@ from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import refuse
+from keras_transformer.paths import check_file
 
 
 def translate(
@@ -121,6 +123,8 @@ def translate(
     )
     refuse_of_the_other(folder, of_folder | search_options, workers)
     _check_one_of_each(texts, input, target_prefix, target_prefixes)
+    for path in filter(None, [input, target_prefixes]):
+        check_file(path)
     read = [folder, input, target_prefixes]
     check_output("--output", output, overwrite, read)
     one_by_one = _is_one_by_one(
@@ -167,12 +171,18 @@ def translate(
 
 
 def _check_one_of_each(texts, input, target_prefix, target_prefixes):
-    """Raises if sentences, or prefixes, are given in two ways."""
+    """Raises if sentences, or prefixes, are given in two ways, or as files."""
     if texts and input:
         raise ValueError(
             "Give sentences or `--input`, not both. Received: "
             f"{len(texts)} sentences and --input {input}."
         )
+    for text in texts or ():
+        if os.path.isfile(text):
+            raise ValueError(
+                "Arguments must be sentences. Received: the name of a file, "
+                f"{text!r}. Pass it with `--input`."
+            )
     if target_prefix is not None and target_prefixes:
         raise ValueError(
             "Give `--target-prefix` or `--target-prefixes`, not both. "

@@ -59,5 +59,5 @@ class GreedySearch(IndependentSearch):
 def search_or_greedy(search) -> Search:
     """Returns the search given, `GreedySearch()` for `None`, or raises."""
     search = GreedySearch() if search is None else search
-    check_kind("search", search, Search)
+    check_kind("search", search, Search, "Pass one, such as `BeamSearch()`.")
     return search

@@ -65,6 +65,12 @@ class Facts:
 
 def check_litert_file(path) -> str:
     """Returns `path` as a string, or raises unless it is a LiteRT file."""
+    path = os.fsdecode(path)
+    if os.path.isdir(path):
+        raise FileNotFoundError(
+            f"No such file: {path!r} is a folder. Those of translators are "
+            "read by `Translator.load`, and exported by `export_litert`."
+        )
     path = check_file(path)
     with open(path, "rb") as file:
         start = file.read(8)

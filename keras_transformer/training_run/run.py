@@ -179,10 +179,15 @@ class TrainingRun:
         loss = self.history.rows[-1]["loss"]
         if math.isnan(loss) or loss <= guessing:
             return ""
+        advice = "Train for longer."
+        if loss > self.history.rows[0]["loss"]:
+            advice = (
+                "It has risen: train anew with a lower --learning-rate, more "
+                "--warmup-steps, or --clip-norm."
+            )
         return (
             f"Its loss is above {guessing:.1f}, that of guessing each token. "
-            "If it has risen, train anew with a lower --learning-rate, more "
-            "--warmup-steps, or --clip-norm.\n"
+            f"{advice}\n"
         )
 
     def _open(self, stack, files, weights, resume, overwrite):

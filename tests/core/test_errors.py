@@ -848,7 +848,11 @@ def test_embedded_ids_must_be_integers():
 
 
 def test_search_must_be_a_search():
-    with raises(TypeError, "`search` must be a Search. Received: search of ty"):
+    message = (
+        "`search` must be a Search. Received: search of type str. Pass one, "
+        "such as `BeamSearch()`."
+    )
+    with raises(TypeError, message):
         make_model().generate(IDS["source_ids"], search="greedy")
 
 

@@ -730,6 +730,8 @@ def test_files_that_cannot_be_run_are_named(exported, tmp_path):
     folder, _ = exported
     with pytest.raises(FileNotFoundError, match="No such file"):
         kt.LiteRTTranslator(tmp_path / "missing.tflite")
+    with pytest.raises(FileNotFoundError, match="`Translator.load`"):
+        kt.LiteRTTranslator(tmp_path)
     path = tmp_path / "x.tflite"
     for content in (b"", b"not a model at all"):
         path.write_bytes(content)
