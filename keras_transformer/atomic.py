@@ -117,32 +117,28 @@ def new_folder(path, check: Callable):
     check_folder_to_write(parent)
     check_name(path)
     os.makedirs(parent, exist_ok=True)
-    partial = _beside(path)
-    os.mkdir(partial)
-    _unfinished.add(partial)
-    descriptor = os.open(partial, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # of a file system without locks
-            lock(descriptor, wait=False)
-        with _errors_naming(path):
-            yield partial
-        check()
-        mode = _mode_of(path)
-        if mode is not None:
-            os.chmod(partial, mode)
-        _unfinished.discard(partial)  # it is whole, and the old one about to go
-        if os.path.exists(path):
-            _replace_folder(partial, path)
-        else:
-            os.rename(partial, path)
-        with contextlib.suppress(OSError):  # as of a parent not to be read
-            _remove_abandoned(path)
-    except BaseException:
-        _clean_up(partial)
-        raise
-    finally:
-        os.close(descriptor)
-        _unfinished.discard(partial)
+    with _new_beside(path) as partial:
+        _unfinished.add(partial)
+        try:
+            with _errors_naming(path):
+                yield partial
+            check()
+            mode = _mode_of(path)
+            if mode is not None:
+                os.chmod(partial, mode)
+            # It is whole, and the old one about to go.
+            _unfinished.discard(partial)
+            if os.path.exists(path):
+                _replace_folder(partial, path)
+            else:
+                os.rename(partial, path)
+            with contextlib.suppress(OSError):  # as of a parent not to be read
+                _remove_abandoned(path)
+        except BaseException:
+            _clean_up(partial)
+            raise
+        finally:
+            _unfinished.discard(partial)
 
 
 @contextlib.contextmanager
@@ -204,27 +200,43 @@ def _replace_folder(new, path):
     In two steps, between which no signal may end the process: Python has no
     function for one.
     """
-    old = tempfile.mkdtemp(
-        prefix=f"{_hidden(path)}.old.", dir=os.path.dirname(path)
-    )
-    kept = os.path.join(old, os.path.basename(path))
+    with _new_beside(path) as old:
+        kept = os.path.join(old, os.path.basename(path))
+        try:
+            with signals_delayed(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                os.rename(path, kept)
+                try:
+                    os.rename(new, path)
+                except BaseException:
+                    os.rename(kept, path)
+                    raise
+                _unfinished.add(old)  # for a signal that has waited
+        finally:
+            if os.path.exists(path):
+                shutil.rmtree(old, ignore_errors=True)
+            _unfinished.discard(old)
+
+
+@contextlib.contextmanager
+def _new_beside(path):
+    """Yields a hidden folder beside `path` that nobody takes for abandoned.
+
+    Until its process ends, however that ends: `_remove_abandoned` takes it
+    then.
+    """
+    folder = _beside(path)
+    os.mkdir(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with signals_delayed(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            os.rename(path, kept)
-            try:
-                os.rename(new, path)
-            except BaseException:
-                os.rename(kept, path)
-                raise
-            _unfinished.add(old)  # for a signal that has waited
+        with contextlib.suppress(OSError):  # of a file system without locks
+            lock(descriptor, wait=False)
+        yield folder
     finally:
-        if os.path.exists(path):
-            shutil.rmtree(old, ignore_errors=True)
-        _unfinished.discard(old)
+        os.close(descriptor)
 
 
 def _remove_abandoned(path):
-    """Removes unfinished folders that no process fills any more."""
+    """Removes folders of `_new_beside` that no process uses any more."""
     parent = os.path.dirname(path)
     names = re.compile(rf"{re.escape(_hidden(path))}\.[0-9a-f]{{8}}")
     for name in filter(names.fullmatch, os.listdir(parent)):

@@ -17,7 +17,7 @@ class EventLog:
     """
 
     def __init__(self, folder):
-        self.folder = os.fsencode(folder)  # its name may not be UTF-8
+        self.folder = os.fspath(folder)
         self._writer = None
 
     def write(self, step: int, scalars=None, texts=None):
@@ -35,7 +35,8 @@ class EventLog:
 
     def _write(self, step, scalars, texts):
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(self.folder)
+            folder = os.fsencode(self.folder)  # its name may not be UTF-8
+            self._writer = tf.summary.create_file_writer(folder)
         with self._writer.as_default():
             for tag, value in (scalars or {}).items():
                 value = tf.cast(value, tf.float32)

@@ -180,8 +180,8 @@ def _check_are_two(source, target):
         once = f"pipe, {name_of(source)},"
     if once:
         raise ValueError(
-            "`source` and `target` must be two texts. Received: the same "
-            f"{once} for both, which gives each line once."
+            "Source and target, or two references, must be two texts. "
+            f"Received: the same {once} for both, which gives each line once."
         )
 
 

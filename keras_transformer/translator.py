@@ -471,8 +471,9 @@ class Translator:
                 or one above it.
             OSError: If no folder may be made there.
             RuntimeError: If Keras does not run on TensorFlow.
-            ValueError: If a weight is not a finite number, or TensorFlow could
-                not read a folder of that name.
+            ValueError: If a weight is not a finite number, a tokenizer is of a
+                class of its own, or TensorFlow could not read a folder of that
+                name.
         """
         check_is_tensorflow("A SavedModel")
         self._check_tokenizers()
@@ -491,7 +492,7 @@ class Translator:
         overwrite: bool = False,
         verbose: int = 0,
     ):
-        """Writes a LiteRT file that runs without those of TensorFlow.
+        """Writes a LiteRT file that runs without operations of TensorFlow.
 
         Signatures, which share their weights:
 
@@ -616,8 +617,9 @@ class Translator:
             ImportError: If ctranslate2 is not installed.
             ValueError: If CTranslate2 has no such model: for an activation that
                 it does not compute, heads of another size than `hidden_dim /
-                num_heads`, or tokenizers that differ in their special pieces;
-                or if a weight is not a finite number.
+                num_heads`, tokenizers that differ in their special pieces, or
+                classes of one's own; or if a weight is quantised, or not a
+                finite number.
 
         Example:
         >>> import tempfile, ctranslate2, sentencepiece

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import pathlib
 import re
 import secrets
 
@@ -143,9 +144,10 @@ def _read_files(path, description):
     for role in ROLES:
         _check_digest(paths[role], digests[names[role]])
     weights = safetensors.numpy.load_file(paths["weights"])
-    tokenizers = [_content(paths["tokenizer"])]
+    tokenizers = [pathlib.Path(paths["tokenizer"]).read_bytes()]
     if paths["target_tokenizer"] != paths["tokenizer"]:
-        tokenizers.append(_content(paths["target_tokenizer"]))
+        target = pathlib.Path(paths["target_tokenizer"]).read_bytes()
+        tokenizers.append(target)
     return weights, tokenizers
 
 
@@ -157,11 +159,6 @@ def _check_digest(path, saved):
             f"{os.path.getsize(path):,} bytes with the SHA-256 {found}, "
             f"{DESCRIPTION} has {saved}. Copy or save the folder again."
         )
-
-
-def _content(path):
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def read_description(path):

@@ -380,6 +380,21 @@ def test_what_was_killed_is_removed_and_what_is_being_filled_is_not(tmp_path):
     assert filled.startswith(".model.")
 
 
+def test_an_old_folder_is_removed_after_a_kill(tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    for content in ("old", "new"):
+        with pytest.MonkeyPatch.context() as killed:
+            killed.setattr("shutil.rmtree", lambda *_, **__: None)
+            with new_folder(path, bool) as partial:
+                with open(os.path.join(partial, "part"), "w") as file:
+                    file.write(content)
+    [old] = {*os.listdir(tmp_path)} - {"model"}
+    assert (tmp_path / old / "model" / "part").read_text() == "old"
+    with new_folder(path, bool):
+        pass
+    assert os.listdir(tmp_path) == ["model"]
+
+
 def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
     def flock(file, operation):
         raise OSError(errno.EINVAL, "Invalid argument")

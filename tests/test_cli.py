@@ -1349,12 +1349,15 @@ def test_a_pipe_is_a_file_to_translate(trained, tmp_path):
 
 
 def test_a_file_is_no_sentence_to_translate(trained):
-    result = run("translate", trained.folder, "the cat", trained.source)
+    result = run("translate", trained.folder, trained.source)
     message = (
         "Arguments must be sentences. Received: the name of a file, "
-        f"'{trained.source}'. Pass it with `--input`."
+        f"'{trained.source}'. Pass a file with `--input`; a sentence of that "
+        "name can be piped in."
     )
     assert_is_one_line(result, re.escape(message))
+    result = run("translate", trained.folder, trained.source, "the cat")
+    assert len(result.output.splitlines()) == 2
 
 
 @pytest.mark.slow

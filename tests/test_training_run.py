@@ -218,6 +218,7 @@ def test_curves_leave_out_what_is_not_known(tmp_path):
     history = [
         {"epoch": 0, "loss": 3.0, "val_loss": 4.0, "val_bleu": math.nan},
         {"epoch": 1, "loss": 2.0, "val_loss": 3.5, "val_bleu": math.nan},
+        {"epoch": 2, "loss": 1.0},  # without the validation text
     ]
     spy = {"autospec": True, "side_effect": Axes.plot}
     with mock.patch.object(Axes, "plot", **spy) as plot:
@@ -227,7 +228,7 @@ def test_curves_leave_out_what_is_not_known(tmp_path):
         (call.kwargs["label"], *call.args[1:3]) for call in plot.call_args_list
     ]
     assert drawn == [
-        ("training", (1, 2), (3.0, 2.0)),
+        ("training", (1, 2, 3), (3.0, 2.0, 1.0)),
         ("validation", (1, 2), (4.0, 3.5)),
     ]
 
@@ -1662,6 +1663,7 @@ def test_a_full_disk_is_an_error_of_the_system_in_the_event_log_too(
     with pytest.raises(OSError, match="No space left on device") as raised:
         log.write(1, {"loss": 1.0})
     assert raised.value.errno == errno.ENOSPC
+    assert str(raised.value).endswith(f"'{tmp_path}/log'")
 
 
 @pytest.mark.parametrize("name", ["bleu", "patience", "keep_best"])

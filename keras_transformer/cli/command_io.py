@@ -70,11 +70,16 @@ def _spaced(text, separators):
     return text.translate(dict.fromkeys(map(ord, separators), " "))
 
 
-def load(folder, dtype=None, is_much=False):
-    """Loads a translator; for much text, each core decodes its own batch."""
+def check_folder(path):
+    """Raises if it holds no translator: now, not after seconds of imports."""
     from keras_transformer.translator_folder import read_description
 
-    read_description(folder)  # raises now, not after seconds of imports
+    read_description(path)
+
+
+def load(folder, dtype=None, is_much=False):
+    """Loads a translator; for much text, each core decodes its own batch."""
+    check_folder(folder)
     with quiet_start():
         from keras_transformer.tensorflow_only.threads import (
             give_cores_to_batches,

@@ -47,6 +47,9 @@ EXTRAS = {
     "torch": "marian",
 }
 
+# Commands that need no tensorflow on the backend of JAX.
+WITHOUT_TENSORFLOW = ("translate", "evaluate", "score", "align")
+
 # Errors that a user sees as one line.
 ERRORS = (
     ImportError,
@@ -110,9 +113,12 @@ def _run():
 
 
 def _may_use_jax():
-    """Whether the backend of JAX could do, but was not chosen."""
-    is_chosen = os.environ.get("KERAS_BACKEND") == "jax"
-    return not is_chosen and importlib.util.find_spec("jax") is not None
+    """Whether the backend of JAX would do, but was not chosen."""
+    return (
+        sys.argv[1] in WITHOUT_TENSORFLOW
+        and os.environ.get("KERAS_BACKEND") != "jax"
+        and importlib.util.find_spec("jax") is not None
+    )
 
 
 def _with_hint(error):

@@ -122,7 +122,7 @@ def translate(
         dtype=dtype,
     )
     refuse_of_the_other(folder, of_folder | search_options, workers)
-    _check_one_of_each(texts, input, target_prefix, target_prefixes)
+    _check_texts(texts, input, target_prefix, target_prefixes)
     for path in filter(None, [input, target_prefixes]):
         check_file(path)
     read = [folder, input, target_prefixes]
@@ -170,19 +170,19 @@ def translate(
         sys.stdout.flush()
 
 
-def _check_one_of_each(texts, input, target_prefix, target_prefixes):
-    """Raises if sentences, or prefixes, are given in two ways, or as files."""
+def _check_texts(texts, input, target_prefix, target_prefixes):
+    """Raises if sentences or prefixes are given twice, or files instead."""
     if texts and input:
         raise ValueError(
             "Give sentences or `--input`, not both. Received: "
             f"{len(texts)} sentences and --input {input}."
         )
-    for text in texts or ():
-        if os.path.isfile(text):
-            raise ValueError(
-                "Arguments must be sentences. Received: the name of a file, "
-                f"{text!r}. Pass it with `--input`."
-            )
+    if texts and all(map(os.path.isfile, texts)):
+        raise ValueError(
+            "Arguments must be sentences. Received: the name of a file, "
+            f"{texts[0]!r}. Pass a file with `--input`; a sentence of that "
+            "name can be piped in."
+        )
     if target_prefix is not None and target_prefixes:
         raise ValueError(
             "Give `--target-prefix` or `--target-prefixes`, not both. "

@@ -9,6 +9,7 @@ import typer
 from keras_transformer.atomic import end_by_signal
 from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import check_folder
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import load
@@ -19,6 +20,7 @@ from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import set_search
 from keras_transformer.cli.streams import quiet_start
+from keras_transformer.paths import check_file
 from keras_transformer.signals import signals_handled
 
 
@@ -73,6 +75,9 @@ def verify(
     for path in exports:  # before minutes are spent on the first
         if not path.exists():
             raise FileNotFoundError(f"No such export: {str(path)!r}.")
+    if input:
+        check_file(input)
+    check_folder(folder)
     with quiet_start():
         import rich.console
 

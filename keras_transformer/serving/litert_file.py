@@ -39,11 +39,6 @@ class Facts:
     hypotheses_per_batch: int
 
     @classmethod
-    def names(cls) -> list[str]:
-        """The names of all facts."""
-        return [field.name for field in dataclasses.fields(cls)]
-
-    @classmethod
     def of(cls, outputs):
         """Reads the facts from the outputs of the signature."""
         return cls(

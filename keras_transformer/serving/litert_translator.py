@@ -1,6 +1,7 @@
 """A translator that runs a LiteRT file, without TensorFlow."""
 
 import contextlib
+import dataclasses
 import os
 import queue
 
@@ -76,8 +77,8 @@ class LiteRTTranslator:
         TypeError: If `texts` are not strings, or `return_scores` is not `True`
             or `False`.
         ValueError: If the file is not a LiteRT model, is damaged, or lacks the
-            signatures of `export_litert`; or if a text is longer than the
-            exported translator takes.
+            signatures of `export_litert`; if a text is longer than the
+            exported translator takes; or if a number is less than 1.
     """
 
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
@@ -92,7 +93,8 @@ class LiteRTTranslator:
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
             outputs = signatures["tokenizers"]["outputs"]
-            missing = set(Facts.names()) - set(outputs)
+            facts = {field.name for field in dataclasses.fields(Facts)}
+            missing = facts - set(outputs)
         if missing:
             raise ValueError(
                 "The file must be one that `export_litert` of this version has "
@@ -187,14 +189,9 @@ class LiteRTTranslator:
 
     def _run(self, signature, **inputs):
         """Runs a signature on an interpreter that no other thread uses."""
-        with self._idle_interpreter() as interpreter:
-            return interpreter.get_signature_runner(signature)(**inputs)
-
-    @contextlib.contextmanager
-    def _idle_interpreter(self):
         interpreter = self._idle.get()
         try:
-            yield interpreter
+            return interpreter.get_signature_runner(signature)(**inputs)
         finally:
             self._idle.put(interpreter)
 

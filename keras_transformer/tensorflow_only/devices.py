@@ -1,4 +1,4 @@
-"""Several devices, by a strategy of `tf.distribute`."""
+"""The devices of TensorFlow, and strategies over several."""
 
 import contextlib
 

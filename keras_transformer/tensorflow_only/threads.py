@@ -77,8 +77,8 @@ def _give_cores(most):
         return
     import tensorflow as tf
 
-    is_told = _threads("intra") or num_cores() > most
-    if not is_told and are_cpus(tf.config.list_physical_devices()):
+    is_left_alone = _threads("intra") or num_cores() > most
+    if not is_left_alone and are_cpus(tf.config.list_physical_devices()):
         with contextlib.suppress(RuntimeError):  # it has computed
             tf.config.threading.set_intra_op_parallelism_threads(1)
 

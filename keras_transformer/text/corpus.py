@@ -87,8 +87,8 @@ class Corpus:
         """The batches, in a new order each time they are iterated.
 
         Args:
-            seed: The same seed gives the same orders; with `None`, only those
-                of `keras.utils` can.
+            seed: The same seed gives the same orders; with `None`, that of
+                `keras.utils.set_random_seed` does.
         """
         generator = generator_of(seed)  # each pass goes on with it
         return self._assembled(

@@ -22,11 +22,17 @@ from keras_transformer.training_run.start import model_options
 
 
 def check_options(options: TrainingOptions, has_validation: bool):
-    """Raises `TypeError` or `ValueError` for options that are not allowed.
+    """Raises for options that are not allowed.
 
     Args:
         options: The options of a training.
         has_validation: Whether there is validation text.
+
+    Raises:
+        OSError: If what `tokenize` needs cannot be downloaded.
+        RuntimeError: If what `tokenize` needs is not installed.
+        TypeError: If an option is of the wrong kind.
+        ValueError: If an option is out of range, or does not go with another.
     """
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax"):

@@ -18,7 +18,7 @@ def draw_curves(path: str, history: list):
     """
     from matplotlib.figure import Figure
 
-    names = [name for name in history[-1] if name != "epoch"]
+    names = (name for row in history for name in row if name != "epoch")
     panels = list(dict.fromkeys(name.removeprefix("val_") for name in names))
     figure = Figure(figsize=(4 * len(panels), 3), layout="constrained")
     for place, panel in enumerate(panels, start=1):

@@ -98,18 +98,11 @@ class Distribution:
             raise RuntimeError(f"The first process has ended. {message}")
         return result
 
-    def arrays_by_chief(self, function) -> dict:
-        """Like `by_chief`, for large arrays by name, which are sent singly."""
-        arrays = None
-
-        def names():
-            nonlocal arrays
-            arrays = function()
-            return [*arrays]
-
+    def arrays_by_chief(self, arrays: dict) -> dict:
+        """The chief's large arrays by name, which are sent singly."""
         return {
             name: self.by_chief(lambda name=name: arrays[name])
-            for name in self.by_chief(names)
+            for name in self.by_chief(lambda: [*arrays])
         }
 
     def check_same(self, **values):

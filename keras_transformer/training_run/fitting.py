@@ -242,7 +242,7 @@ def newest_checkpoint(
         folder: The folder of the training.
         distribution: The processes, to all of which the chief sends it.
     """
-    newest = None
+    newest = Checkpoint()  # as other processes than the chief have it
 
     def read():
         nonlocal newest
@@ -260,7 +260,5 @@ def newest_checkpoint(
         return dataclasses.replace(newest, tensors={})
 
     checkpoint = distribution.by_chief(read)
-    checkpoint.tensors.update(
-        distribution.arrays_by_chief(lambda: newest.tensors)
-    )
+    checkpoint.tensors.update(distribution.arrays_by_chief(newest.tensors))
     return checkpoint

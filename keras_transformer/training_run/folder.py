@@ -152,6 +152,7 @@ class RunFolder:
             The content of `SETTINGS`.
         """
         path = self.path(SETTINGS)
+        advice = "Pass `--overwrite` to start again."
         try:
             with open(path, encoding="utf-8") as file:
                 begun = json.load(file)
@@ -160,10 +161,8 @@ class RunFolder:
             old_places = dict(begun["places"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
-                f"{path} is damaged, or of another version: {error!r}. Pass "
-                "`--overwrite` to start again."
+                f"{path} is damaged, or of another version: {error!r}. {advice}"
             ) from None
-        advice = "Pass `--overwrite` to start again."
         for name, value in settings.items():
             is_same = old_settings.get(name) == value
             if name == "tokenize" and name not in old_settings:

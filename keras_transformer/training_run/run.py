@@ -91,9 +91,11 @@ class TrainingRun:
             FileExistsError: If the folder holds something else.
             FileNotFoundError: If a file is missing.
             KeyboardInterrupt: If it was stopped, once everything is saved.
-            OSError: If the folder cannot be written to, or the disk is full.
-            RuntimeError: If another process trains in the folder, or a
-                process of this training is lost.
+            OSError: If the folder cannot be written to, the disk is full, or
+                what `tokenize` needs cannot be downloaded.
+            RuntimeError: If another process trains in the folder, a process of
+                this training is lost, or what `tokenize` needs is not
+                installed.
             TypeError: If an option is of the wrong kind.
             ValueError: If an argument is out of range, or differs from what
                 training began with; if both `resume` and `overwrite` are set;
@@ -186,8 +188,8 @@ class TrainingRun:
                 "--warmup-steps, or --clip-norm."
             )
         return (
-            f"Its loss is above {guessing:.1f}, that of guessing each token. "
-            f"{advice}\n"
+            f"The last epoch's loss is above {guessing:.1f}, that of guessing "
+            f"each token. {advice}\n"
         )
 
     def _open(self, stack, files, weights, resume, overwrite):
@@ -244,7 +246,7 @@ class TrainingRun:
         """Prepares data and model; raises if lines are too long."""
 
         def take_weights():
-            taken = self.distribution.arrays_by_chief(lambda: weights)
+            taken = self.distribution.arrays_by_chief(weights)
             weights.clear()  # as large as the model
             return taken
 
