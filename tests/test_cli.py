@@ -366,6 +366,7 @@ def test_options_may_be_in_a_file(told, tmp_path):
         normalize-first: true
         bleu: false
         preset: null
+        dropout: NULL
         symbols: 5  # a string, as if it were typed
         seed:
         """
@@ -391,9 +392,13 @@ def test_options_may_be_in_a_file(told, tmp_path):
     ("text", "message"),
     [
         ("", "'.*' must hold options .*Received: nothing."),
-        ("- epochs", "'.*' must hold options .*Received: list."),
+        ("- epochs", "'.*' must hold options .*Received: sequence."),
         ("epochs: [1", "'.*' must be YAML: .*line 1.*"),
         ("epochs: \0", "'.*' must be YAML: .*"),
+        ("seed: 1\nseed: 2", "'.*' must have 'seed' only once."),
+        ("? [a]\n: 1", ".*there is no option .*"),
+        ("max-length: 9\nmax_length: 8", "'.*' must have 'max_length' only.*"),
+        ("[" * 3000, "'.*' must be YAML: .*"),
         ("epoch: 2", ".*there is no option 'epoch'. Did you mean 'epochs'?.*"),
         ("xyz: 2", ".*there is no option 'xyz'. See .*"),
         ("config: a.yml", ".*--config must be on the command line, .*"),

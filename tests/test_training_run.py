@@ -1217,6 +1217,37 @@ def test_a_run_may_be_where_a_link_leads(tmp_path):
         assert os.listdir(tmp_path / "there/training") == ["lock"]
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_folder_that_is_moved_ends_the_training(
+    text, tmp_path, monkeypatch, is_replaced
+):
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+    save = kt.Translator.save
+
+    def save_and_move(self, path, overwrite):
+        save(self, path, overwrite=overwrite)
+        if (folder / "training" / "log.csv").exists():
+            folder.rename(moved)
+            if is_replaced:
+                lock = folder / "training" / "lock"
+                lock.parent.mkdir(parents=True)
+                lock.write_text("1\n")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kt.Translator, "save", save_and_move)
+        message = "run was moved, removed or replaced while a training wrote"
+        with pytest.raises(RuntimeError, match=message):
+            train(folder, text, {"epochs": 3})
+    assert sorted(path.name for path in folder.rglob("*")) == (
+        ["lock", "training"] if is_replaced else []
+    )
+    if is_replaced:
+        shutil.rmtree(folder)
+    moved.rename(folder)
+    train(folder, text, {"epochs": 3})
+    assert len(losses(folder)) == 3
+
+
 def test_full_disk_loses_nothing(trained, copied, text, monkeypatch):
     def full(self, folder):
         raise OSError(errno.ENOSPC, "No space left on device", folder)

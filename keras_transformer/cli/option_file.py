@@ -12,6 +12,9 @@ from keras_transformer.cli.options import path_option
 # A command that was stopped is typed again: what these do must be typed too.
 TYPED_ONLY = ("overwrite", "resume", "config", "help")
 
+# How YAML spells that there is no value.
+NULL = ("", "~", "null", "Null", "NULL")
+
 
 def take_options(context: typer.Context, path: Path | None):
     """Makes the options in a YAML file the defaults of the command.
@@ -22,38 +25,25 @@ def take_options(context: typer.Context, path: Path | None):
     Raises:
         FileNotFoundError: If there is no such file.
         UsageError: If the command cannot take an option in it.
-        ValueError: If the file is not YAML, or holds no options.
+        ValueError: If the file is not YAML, or does not hold options, each
+            once.
     """
     if path is None:
         return None
-    import yaml
-
-    from keras_transformer.paths import check_file
-
-    with open(check_file(path), "rb") as file:
-        try:
-            # libyaml's loader is not everywhere.
-            content = yaml.load(file, Loader=yaml.BaseLoader)
-        except (yaml.YAMLError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"{str(path)!r} must be YAML: {reason}") from error
-    if not isinstance(content, dict):
-        received = type(content).__name__ if content else "nothing"
-        raise ValueError(
-            f"{str(path)!r} must hold options by their names, such as "
-            f"'epochs: 20'. Received: {received}."
-        )
     parameters = {
         parameter.name: parameter
         for parameter in context.command.get_params(context)
         if parameter.name not in TYPED_ONLY
     }
     context.default_map = {}
-    for typed, value in content.items():
+    for typed, value in _named_values(path):
         name = typed.replace("-", "_")
         if name not in parameters:
             raise _unknown(typed, path, context, parameters)
-        if value in ("", "null", "~"):
+        if name in context.default_map:
+            raise ValueError(f"{str(path)!r} must have {typed!r} only once.")
+        if value in NULL:
+            context.default_map[name] = None
             continue
         parameter = parameters[name]
         wanted, kind = "a single value", str
@@ -71,6 +61,28 @@ def take_options(context: typer.Context, path: Path | None):
             raise
         context.default_map[name] = value
     return path
+
+
+def _named_values(path):
+    """Yields names and values in a YAML file, also what is there twice."""
+    import yaml
+
+    from keras_transformer.paths import check_file
+
+    with open(check_file(path), "rb") as file:
+        try:
+            loader = yaml.BaseLoader(file)  # libyaml's is not everywhere
+            node = loader.get_single_node()
+            if not isinstance(node, yaml.MappingNode):
+                raise ValueError(
+                    f"{str(path)!r} must hold options by their names, such as "
+                    f"'epochs: 20'. Received: {node.id if node else 'nothing'}."
+                )
+            for name, value in node.value:
+                yield str(name.value), loader.construct_object(value, deep=True)
+        except (RecursionError, yaml.YAMLError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{str(path)!r} must be YAML: {reason}") from error
 
 
 def _unknown(typed, path, context, parameters):

@@ -32,6 +32,10 @@ LEAST_COVERAGE = 0.98
 # Learning from more lines hardly changes the vocabulary, and costs memory.
 MAX_TRAINING_LINES = 2_000_000
 
+# Characters of a line that are learned from at once. A longer one is learned
+# from in parts: a repetitive one would take the square of its length in time.
+MAX_LINE_LENGTH = 4096
+
 # SentencePiece's default. It determines the order of sums, and so the last
 # digits of unigram scores: fixed, they are the same on every machine.
 NUM_THREADS = 16
@@ -69,7 +73,7 @@ def learn(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(kept),
+            sentence_iterator=_parts(kept),
             model_writer=model,
             vocab_size=vocabulary_size,
             model_type=model_type,
@@ -112,6 +116,13 @@ def _sampled(lines, most):
         elif (place := generator.randrange(count)) < most:
             kept[place] = line
     return kept, count
+
+
+def _parts(lines):
+    """Yields lines, the long ones in parts."""
+    for line in lines:
+        for start in range(0, max(len(line), 1), MAX_LINE_LENGTH):
+            yield line[start : start + MAX_LINE_LENGTH]
 
 
 def _checked_symbols(symbols):

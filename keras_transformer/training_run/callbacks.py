@@ -90,16 +90,19 @@ class SaveTranslator(keras.callbacks.Callback):
     Args:
         history: The `History`.
         translator: The `Translator` that is trained.
-        output: Its folder, or `None` in a process that writes nothing.
+        folder: The `RunFolder`, or `None` in a process that writes nothing.
     """
 
     def __init__(
-        self, history: History, translator: Translator, output: str | None
+        self,
+        history: History,
+        translator: Translator,
+        folder: RunFolder | None,
     ):
         super().__init__()
         self.history = history
         self.translator = translator
-        self.output = output
+        self.folder = folder
 
     def on_epoch_end(self, epoch, logs=None):
         check_finite_model(self.model)
@@ -107,8 +110,9 @@ class SaveTranslator(keras.callbacks.Callback):
         _check_losses(values, self.history.rows)
         self.history.rows.append({"epoch": epoch, **values})
         if self.history.epoch_to_save() == epoch:
-            if self.output is not None:
-                self.translator.save(self.output, overwrite=True)
+            if self.folder is not None:
+                self.folder.check_in_place()
+                self.translator.save(self.folder.output, overwrite=True)
             self.history.saved = epoch
 
 
@@ -141,6 +145,7 @@ class Logs(keras.callbacks.Callback):
 
     def _write(self, epoch):
         """Writes what came after the first `epoch` epochs."""
+        self.folder.check_in_place()
         for row in self.history.rows[epoch:]:
             self._write_events(**row)
         write_file(self.folder.path(LOG), self.history.table().encode())
@@ -279,6 +284,7 @@ class Checkpoints(keras.callbacks.Callback):
         )
         checkpoint.check_finite()
         if self.distribution.is_chief:
+            self.folder.check_in_place()
             checkpoint.write(self.folder.path(CHECKPOINTS))
 
 

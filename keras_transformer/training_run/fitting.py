@@ -193,8 +193,8 @@ class Fitting:
         callbacks = [self.averaging] if self.averaging else []
         if options.scores_bleu():
             callbacks.append(self._bleu_callback())
-        output = self.folder.output if is_chief else None
-        callbacks.append(SaveTranslator(history, translator, output))
+        folder = self.folder if is_chief else None
+        callbacks.append(SaveTranslator(history, translator, folder))
         callbacks.append(
             Checkpoints(
                 checkpoint,

@@ -105,13 +105,36 @@ class RunFolder:
                     file=sys.stderr,
                 )
             file.truncate(0)
-            file.write(f"{os.getpid()}\n")
+            file.write(self._mark())
             file.flush()
             self.is_locked = True
             try:
                 yield
             finally:
                 self.is_locked = False
+
+    def check_in_place(self):
+        """Raises `RuntimeError` if the folder that was locked is elsewhere.
+
+        Whatever is written then would make another folder of that name, or go
+        into that of another training.
+        """
+        try:
+            with open(self.path(LOCK), encoding="utf-8") as file:
+                is_ours = file.read() == self._mark()
+        except FileNotFoundError:
+            is_ours = False
+        if not is_ours:
+            raise RuntimeError(
+                f"{self.output} was moved, removed or replaced while a "
+                "training wrote there. To go on from its last checkpoint, put "
+                "it back and run the same command again."
+            )
+
+    @staticmethod
+    def _mark():
+        """What the lock file of this process holds."""
+        return f"{os.getpid()}\n"
 
     def has_lock_file(self) -> bool:
         """Whether a training has locked it, which may still run."""

@@ -93,9 +93,9 @@ class TrainingRun:
             KeyboardInterrupt: If it was stopped, once everything is saved.
             OSError: If the folder cannot be written to, the disk is full, or
                 what `tokenize` needs cannot be downloaded.
-            RuntimeError: If another process trains in the folder, a process of
-                this training is lost, or what `tokenize` needs is not
-                installed.
+            RuntimeError: If another process trains in the folder, the folder
+                is moved or removed, a process of this training is lost, or what
+                `tokenize` needs is not installed.
             TypeError: If an option is of the wrong kind.
             ValueError: If an argument is out of range, or differs from what
                 training began with; if both `resume` and `overwrite` are set;

@@ -447,6 +447,14 @@ def test_learns_from_long_lines_too():
     assert tokenizer.decode(tokenizer.encode("xylophone")) == "xylophone"
 
 
+def test_a_long_line_is_learned_from_in_parts():
+    long = "".join(str(number) for number in range(3_000))
+    lines = ["a b", "", long]
+    first, second, *parts = vocabulary._parts(lines)
+    assert [first, second, "".join(parts)] == lines
+    assert [len(part) for part in parts] == [4096, 4096, len(long) - 8192]
+
+
 def test_split_digits_gives_each_digit_a_piece():
     lines = ["in 1984 and 1985", "in 1984 again"] * 20
     options = {"vocabulary_size": 30, "model_type": "bpe", "verbose": 0}
