@@ -86,10 +86,10 @@ def _run_and_report():
     except UsageError as error:
         _end_with(_with_hint(error))
     except ModuleNotFoundError as error:
-        if error.name in EXTRAS:
-            extra = EXTRAS[error.name]
-            name, error = error.name, not_installed("This", error.name, extra)
-            if name == "tensorflow" and _may_use_jax():
+        package, *_ = (error.name or "").split(".")
+        if package in EXTRAS:
+            error = not_installed("This", package, EXTRAS[package])
+            if package == "tensorflow" and _may_use_jax():
                 error += " Or set KERAS_BACKEND=jax."
         _end_with(error)
     except ERRORS as error:
