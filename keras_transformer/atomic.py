@@ -219,10 +219,9 @@ def _replace_folder(new, path):
 
 @contextlib.contextmanager
 def _new_beside(path):
-    """Yields a hidden folder beside `path` that nobody takes for abandoned.
+    """Yields a new hidden folder beside `path`, which the caller removes.
 
-    Until its process ends, however that ends: `_remove_abandoned` takes it
-    then.
+    `_remove_abandoned` takes it once this process is killed, and not before.
     """
     folder = _beside(path)
     os.mkdir(folder)
