@@ -62,9 +62,9 @@ class TokenEmbedding(Layer):
         with `reverse=True`.
 
     Raises:
-        TypeError: If sizes, or ids in a list or an array, are not whole
-            numbers, or `mask_zero` not a bool; of ids in a float tensor the
-            fraction is cut off.
+        TypeError: If sizes, or ids in a list, a tuple or an array, are not
+            whole numbers, or `mask_zero` not a bool; of ids in a float tensor
+            the fraction is cut off.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 

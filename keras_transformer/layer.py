@@ -51,14 +51,6 @@ class Freezable:
                 for weight in part._trainable_variables:
                     weight.trainable = False
 
-    def compute_output_spec(self, *args, **kwargs):
-        if not self.built:  # there is nothing yet to trace `call` with
-            layer = type(self).from_config(self.get_config())
-            return layer(*args, **kwargs)
-        # By tracing, as if there were no `compute_output_shape`: that finds the
-        # errors of `call`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
     @classmethod
     def from_config(cls, config, *args, **kwargs):
         layer = super().from_config(config, *args, **kwargs)
@@ -126,6 +118,13 @@ class Layer(Freezable, keras.layers.Layer):
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         """The shape of the first input."""
         return tuple(inputs_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        if not self.built:  # nothing to trace `call` with
+            return super().compute_output_spec(*args, **kwargs)
+        # By tracing, as if there were no `compute_output_shape`: that finds the
+        # errors of `call`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 def check_not_quantized(layer):

@@ -412,6 +412,11 @@ class Transformer(Freezable, keras.Model):
         """The shape `(B, T, V)`, from the shapes of the ids by name."""
         return (*inputs_shape["target_ids"], self.vocabulary_size)
 
+    def compute_output_spec(self, *args, **kwargs):
+        # By tracing, as if there were no `compute_output_shape`: that finds the
+        # errors of `call`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
     def compute_loss(
         self,
         x=None,
@@ -691,7 +696,7 @@ class Transformer(Freezable, keras.Model):
             TypeError: If ids or lengths are not integers, `search` is not a
                 search, or a flag is not `True` or `False`.
             ValueError: If `source_ids` is not of shape `(B, S)`, a source is
-                longer than the model's `max_length`, an id, or one that the
+                longer than the model's `max_length`, an id, also one that the
                 search forbids, is not in the vocabulary, padding precedes a
                 token, `max_length` is less than 1 or `min_length` more than it,
                 or a prefix is longer than its target may be or has the start

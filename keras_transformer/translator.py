@@ -549,8 +549,9 @@ class Translator:
                 as at base size, in float32, without `source_length` and without
                 a repetition penalty.
             overwrite: Whether to replace a file that is there.
-            verbose: 1 prints each stage to standard error. What TensorFlow logs
-                itself, `TF_CPP_MIN_LOG_LEVEL=2` hides.
+            verbose: 0 is silent, 1 prints each stage to standard error;
+                `TF_CPP_MIN_LOG_LEVEL=2` in the environment hides what
+                TensorFlow logs.
 
         Raises:
             FileExistsError: If there is such a file, unless `overwrite`.

@@ -380,7 +380,7 @@ def test_what_was_killed_is_removed_and_what_is_being_filled_is_not(tmp_path):
     assert filled.startswith(".model.")
 
 
-def test_an_old_folder_is_removed_after_a_kill(tmp_path, monkeypatch):
+def test_an_old_folder_is_removed_after_a_kill(tmp_path):
     path = tmp_path / "model"
     for content in ("old", "new"):
         with pytest.MonkeyPatch.context() as killed:

@@ -364,14 +364,16 @@ def test_options_may_be_in_a_file(told, tmp_path):
         tokens-per-batch: 2048
         learning_rate: 1e-3
         normalize-first: true
-        bleu: false
+        bleu: true
+        keep-best: false
         preset: null
         dropout: NULL
-        symbols: 5  # a string, as if it were typed
+        symbols: "~"  # in quotes, and so given
         seed:
         """
     )
-    result = run("train", "--config", file, "--learning-rate", "0.5")
+    typed = ["--learning-rate", "0.5", "--seed", "3"]
+    result = run("train", "--config", file, *typed)
     assert result.code == 0, result.errors
     [training] = told
     assert training.texts == (
@@ -384,7 +386,9 @@ def test_options_may_be_in_a_file(told, tmp_path):
         tokens_per_batch=2048,
         learning_rate=0.5,
         normalize_first=True,
-        symbols="5",
+        bleu=True,
+        symbols="~",
+        seed=3,
     )
 
 
@@ -395,9 +399,12 @@ def test_options_may_be_in_a_file(told, tmp_path):
         ("- epochs", "'.*' must hold options .*Received: sequence."),
         ("epochs: [1", "'.*' must be YAML: .*line 1.*"),
         ("epochs: \0", "'.*' must be YAML: .*"),
-        ("seed: 1\nseed: 2", "'.*' must have 'seed' only once."),
-        ("? [a]\n: 1", ".*there is no option .*"),
-        ("max-length: 9\nmax_length: 8", "'.*' must have 'max_length' only.*"),
+        (
+            "seed: 1\nseed: 2",
+            "'.*' must have each option once. .*'seed' twice.",
+        ),
+        ("? [a]\n: 1", ".* by their names. Received: sequence for a name."),
+        ("max-length: 9\nmax_length: 8", "'.*' must have each option once. .*"),
         ("[" * 3000, "'.*' must be YAML: .*"),
         ("epoch: 2", ".*there is no option 'epoch'. Did you mean 'epochs'?.*"),
         ("xyz: 2", ".*there is no option 'xyz'. See .*"),
@@ -1353,16 +1360,18 @@ def test_a_pipe_is_a_file_to_translate(trained, tmp_path):
     assert_is_one_line(result, "No such file: '.*' is a folder.")
 
 
-def test_a_file_is_no_sentence_to_translate(trained):
+def test_a_file_is_no_sentence_to_translate(trained, tmp_path, monkeypatch):
     result = run("translate", trained.folder, trained.source)
     message = (
         "Arguments must be sentences. Received: the name of a file, "
-        f"'{trained.source}'. Pass a file with `--input`; a sentence of that "
-        "name can be piped in."
+        f"'{trained.source}'. Pass it with `--input`."
     )
     assert_is_one_line(result, re.escape(message))
-    result = run("translate", trained.folder, trained.source, "the cat")
-    assert len(result.output.splitlines()) == 2
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cat").touch()
+    for sentences in ([trained.source, "the cat"], ["cat"]):
+        result = run("translate", trained.folder, *sentences)
+        assert len(result.output.splitlines()) == len(sentences)
 
 
 @pytest.mark.slow

@@ -66,7 +66,8 @@ def test_one_pipe_is_not_two_texts():
             return f"/dev/fd/{read}"
 
         pipe = pipe_with(b"one\ntwo\n")
-        with pytest.raises(ValueError, match=f"same pipe, {pipe}, for both"):
+        message = f"two texts. Received: the same pipe, {pipe}, for both"
+        with pytest.raises(ValueError, match=message):
             next(line_pairs(pipe, Path(pipe)))
         pairs = line_pairs(pipe_with(b"one\n"), pipe_with(b"eins\n"))
         assert list(pairs) == [("one", "eins")]

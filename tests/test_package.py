@@ -109,9 +109,10 @@ def test_the_command_says_what_brings_a_missing_backend(
     monkeypatch, capsys, command, missing, backend, is_jax_advised
 ):
     def fails():
-        raise ModuleNotFoundError(f"No module named {missing}", name=missing)
+        raise ModuleNotFoundError("No module", name=f"{missing}.part")
 
     monkeypatch.setattr(sys, "argv", ["keras-transformer", command])
+    monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     if backend:
         monkeypatch.setenv("KERAS_BACKEND", backend)
@@ -121,6 +122,12 @@ def test_the_command_says_what_brings_a_missing_backend(
     error = capsys.readouterr().err
     assert f"This needs {missing}, which is not installed. `pip inst" in error
     assert ("Or set KERAS_BACKEND=jax." in error) == is_jax_advised
+    monkeypatch.undo()
+    monkeypatch.setattr(commands, "_run", fails)
+    if importlib.util.find_spec(missing):  # it is there, but broken
+        with pytest.raises(SystemExit, match="2"):
+            cli.main()
+        assert capsys.readouterr().err == "keras-transformer: No module\n"
 
 
 def test_the_command_answers_help_without_what_it_computes_with():

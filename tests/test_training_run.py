@@ -804,17 +804,19 @@ def test_a_folder_of_something_else_is_left_alone(text, tmp_path, overwrite):
 def test_a_loss_above_that_of_guessing_is_told(text, tmp_path):
     run = train(tmp_path / "run", text, {"learning_rate": 1e-9})
     guessing = np.log(run.fitting.translator.model.vocabulary_size)
-    del run.history.rows[2:]
+    row = run.history.rows[0]
     risen = "It has risen: train anew with a lower --learning-rate, "
-    for first, last, told in (
-        (guessing - 0.2, guessing - 0.1, None),
-        (guessing - 0.2, guessing + 0.1, risen),
-        (guessing + 0.2, guessing + 0.1, "Train for longer."),
-        (guessing, np.inf, risen),
-        (guessing, np.nan, None),  # not high, but unknown
+    for losses, told in (
+        ([guessing - 0.2, guessing - 0.1], None),
+        ([guessing - 0.2, guessing + 0.1], risen),
+        ([guessing + 0.2, guessing + 0.1], "Train for longer."),
+        ([guessing + 0.2, guessing - 0.2, guessing + 0.1], risen),
+        ([guessing + 0.2], "Train for longer."),
+        ([guessing, np.inf], risen),
+        ([np.nan, np.inf], risen),
+        ([guessing, np.nan], None),  # not high, but unknown
     ):
-        run.history.rows[0]["loss"] = first
-        run.history.rows[1]["loss"] = last
+        run.history.rows[:] = [{**row, "loss": loss} for loss in losses]
         warning = run.warning()
         assert bool(warning) == (told is not None)
         assert not told or told in warning
@@ -1218,33 +1220,40 @@ def test_a_run_may_be_where_a_link_leads(tmp_path):
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("before", ["samples", "translator", "checkpoint"])
 def test_a_folder_that_is_moved_ends_the_training(
-    text, tmp_path, monkeypatch, is_replaced
+    text, tmp_path, monkeypatch, before, is_replaced
 ):
     folder, moved = tmp_path / "run", tmp_path / "moved"
-    save = kt.Translator.save
+    owner, name = {
+        "samples": (callbacks.Bleu, "_write"),
+        "translator": (callbacks.SaveTranslator, "on_epoch_end"),
+        "checkpoint": (callbacks.Checkpoints, "_write"),
+    }[before]
+    function = getattr(owner, name)
+    settings = {"epochs": 3, "bleu": True}
 
-    def save_and_move(self, path, overwrite):
-        save(self, path, overwrite=overwrite)
+    def move_first(*arguments, **options):
         if (folder / "training" / "log.csv").exists():
             folder.rename(moved)
             if is_replaced:
                 lock = folder / "training" / "lock"
                 lock.parent.mkdir(parents=True)
-                lock.write_text("1\n")
+                lock.write_bytes((moved / "training" / "lock").read_bytes())
+        return function(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(kt.Translator, "save", save_and_move)
+        patched.setattr(owner, name, move_first)
         message = "run was moved, removed or replaced while a training wrote"
         with pytest.raises(RuntimeError, match=message):
-            train(folder, text, {"epochs": 3})
+            train(folder, text, settings)
     assert sorted(path.name for path in folder.rglob("*")) == (
         ["lock", "training"] if is_replaced else []
     )
     if is_replaced:
         shutil.rmtree(folder)
     moved.rename(folder)
-    train(folder, text, {"epochs": 3})
+    train(folder, text, settings)
     assert len(losses(folder)) == 3
 
 

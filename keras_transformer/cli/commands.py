@@ -48,7 +48,7 @@ EXTRAS = {
 }
 
 # Commands that need no tensorflow on the backend of JAX.
-WITHOUT_TENSORFLOW = ("translate", "evaluate", "score", "align")
+WITHOUT_TENSORFLOW = ("translate", "evaluate", "score", "align", "convert")
 
 # Errors that a user sees as one line.
 ERRORS = (
@@ -87,7 +87,8 @@ def _run_and_report():
         _end_with(_with_hint(error))
     except ModuleNotFoundError as error:
         package, *_ = (error.name or "").split(".")
-        if package in EXTRAS:
+        # A package that is there may be broken.
+        if package in EXTRAS and not importlib.util.find_spec(package):
             error = not_installed("This", package, EXTRAS[package])
             if package == "tensorflow" and _may_use_jax():
                 error += " Or set KERAS_BACKEND=jax."
@@ -117,7 +118,7 @@ def _may_use_jax():
     return (
         sys.argv[1] in WITHOUT_TENSORFLOW
         and os.environ.get("KERAS_BACKEND") != "jax"
-        and importlib.util.find_spec("jax") is not None
+        and bool(importlib.util.find_spec("jax"))
     )
 
 

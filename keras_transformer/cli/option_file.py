@@ -9,7 +9,8 @@ import typer
 from keras_transformer.cli.options import UsageError
 from keras_transformer.cli.options import path_option
 
-# A command that was stopped is typed again: what these do must be typed too.
+# The same command is to go on with a training that was stopped: with these in
+# the file, it would remove it, or fail at the start.
 TYPED_ONLY = ("overwrite", "resume", "config", "help")
 
 # How YAML spells that there is no value.
@@ -36,13 +37,16 @@ def take_options(context: typer.Context, path: Path | None):
         if parameter.name not in TYPED_ONLY
     }
     context.default_map = {}
-    for typed, value in _named_values(path):
-        name = typed.replace("-", "_")
+    for key, value in _named_values(path):
+        name = key.replace("-", "_")
         if name not in parameters:
-            raise _unknown(typed, path, context, parameters)
+            raise _unknown(key, path, context, parameters)
         if name in context.default_map:
-            raise ValueError(f"{str(path)!r} must have {typed!r} only once.")
-        if value in NULL:
+            raise ValueError(
+                f"{str(path)!r} must have each option once. Received: {key!r} "
+                "twice."
+            )
+        if value is None:
             context.default_map[name] = None
             continue
         parameter = parameters[name]
@@ -51,7 +55,7 @@ def take_options(context: typer.Context, path: Path | None):
             wanted, kind = f"a list of {parameter.nargs} values", list
         if not isinstance(value, kind):
             raise ValueError(
-                f"{typed!r} in {str(path)!r} must be {wanted}. Received: "
+                f"{key!r} in {str(path)!r} must be {wanted}. Received: "
                 f"{value!r}."
             )
         try:
@@ -64,7 +68,7 @@ def take_options(context: typer.Context, path: Path | None):
 
 
 def _named_values(path):
-    """Yields names and values in a YAML file, also what is there twice."""
+    """Yields names and values in a YAML file, also those that repeat."""
     import yaml
 
     from keras_transformer.paths import check_file
@@ -79,21 +83,30 @@ def _named_values(path):
                     f"'epochs: 20'. Received: {node.id if node else 'nothing'}."
                 )
             for name, value in node.value:
-                yield str(name.value), loader.construct_object(value, deep=True)
+                if not isinstance(name, yaml.ScalarNode):
+                    raise ValueError(
+                        f"{str(path)!r} must hold options by their names. "
+                        f"Received: {name.id} for a name."
+                    )
+                is_plain = (
+                    isinstance(value, yaml.ScalarNode) and not value.style
+                )
+                value = loader.construct_object(value, deep=True)
+                yield name.value, None if is_plain and value in NULL else value
         except (RecursionError, yaml.YAMLError) as error:
             reason = " ".join(str(error).split())
             raise ValueError(f"{str(path)!r} must be YAML: {reason}") from error
 
 
-def _unknown(typed, path, context, parameters):
+def _unknown(key, path, context, parameters):
     """The error for a name that is no option, with the nearest that is one."""
-    name = typed.replace("-", "_")
+    name = key.replace("-", "_")
     if name in TYPED_ONLY:
-        reason = f"--{typed} must be on the command line, not in a file"
+        reason = f"--{key} must be on the command line, not in a file"
     else:
         near = difflib.get_close_matches(name, parameters, 1)
         hint = f" Did you mean {near[0].replace('_', '-')!r}?" if near else ""
-        reason = f"there is no option {typed!r}.{hint}"
+        reason = f"there is no option {key!r}.{hint}"
     return typer.BadParameter(f"in {str(path)!r}, {reason}", ctx=context)
 
 

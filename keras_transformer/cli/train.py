@@ -73,7 +73,7 @@ def train(
     """  # noqa: D301
     if options.get("distribute") == "multihost":
         watcher = start_watcher()
-    else:
+    else:  # several processes find out together: the others would wait
         for path in (source, target, *(validation or ())):
             check_file(path)  # raises now, not after seconds of imports
     with quiet_start():

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -177,11 +178,12 @@ def _check_texts(texts, input, target_prefix, target_prefixes):
             "Give sentences or `--input`, not both. Received: "
             f"{len(texts)} sentences and --input {input}."
         )
-    if texts and all(map(os.path.isfile, texts)):
+    # A word alone may be a file's name by chance.
+    named_like_files = (re.search(r"[./]", text) for text in texts or ())
+    if texts and all(named_like_files) and all(map(os.path.isfile, texts)):
         raise ValueError(
             "Arguments must be sentences. Received: the name of a file, "
-            f"{texts[0]!r}. Pass a file with `--input`; a sentence of that "
-            "name can be piped in."
+            f"{texts[0]!r}. Pass it with `--input`."
         )
     if target_prefix is not None and target_prefixes:
         raise ValueError(

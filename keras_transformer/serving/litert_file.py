@@ -63,8 +63,8 @@ def check_litert_file(path) -> str:
     path = os.fsdecode(path)
     if os.path.isdir(path):
         raise FileNotFoundError(
-            f"No such file: {path!r} is a folder. Those of translators are "
-            "read by `Translator.load`, and exported by `export_litert`."
+            f"No such file: {path!r} is a folder. A translator's is read by "
+            "`Translator.load`; `export_litert` makes a file of it."
         )
     path = check_file(path)
     with open(path, "rb") as file:

@@ -33,7 +33,8 @@ LEAST_COVERAGE = 0.98
 MAX_TRAINING_LINES = 2_000_000
 
 # Characters of a line that are learned from at once. A longer one is learned
-# from in parts: a repetitive one would take the square of its length in time.
+# from in parts: with unigram, a repetitive one would take the square of its
+# length in time.
 MAX_LINE_LENGTH = 4096
 
 # SentencePiece's default. It determines the order of sums, and so the last
@@ -119,10 +120,17 @@ def _sampled(lines, most):
 
 
 def _parts(lines):
-    """Yields lines, the long ones in parts."""
+    """Yields lines, the long ones in parts, which end with a word if they can.
+
+    SentencePiece takes the start of a part for that of a word.
+    """
     for line in lines:
-        for start in range(0, max(len(line), 1), MAX_LINE_LENGTH):
-            yield line[start : start + MAX_LINE_LENGTH]
+        while len(line) > MAX_LINE_LENGTH:
+            place = line.rfind(" ", 1, MAX_LINE_LENGTH + 1)
+            end = MAX_LINE_LENGTH if place == -1 else place
+            yield line[:end]
+            line = line[end:]
+        yield line
 
 
 def _checked_symbols(symbols):

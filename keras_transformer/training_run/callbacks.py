@@ -7,6 +7,7 @@ import keras
 
 from keras_transformer.atomic import write_file
 from keras_transformer.batches import first_of
+from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
 from keras_transformer.picture import can_draw
@@ -79,6 +80,26 @@ class BatchProgress(keras.callbacks.Callback):
         self.bar.update(self.task, advance=1, results=", ".join(results))
         if self.bar.finished:
             self.bar.stop()  # before the epoch's results are printed
+
+
+class Bleu(BleuCallback):
+    """Writes samples only where the run's folder is what was locked.
+
+    Args:
+        translator: As for `BleuCallback`.
+        sources: Likewise.
+        references: Likewise.
+        folder: The `RunFolder`.
+        **kwargs: For `BleuCallback`.
+    """
+
+    def __init__(self, translator, sources, references, folder, **kwargs):
+        super().__init__(translator, sources, references, **kwargs)
+        self.folder = folder
+
+    def _write(self, samples, epoch):
+        self.folder.check_in_place()
+        super()._write(samples, epoch)
 
 
 class SaveTranslator(keras.callbacks.Callback):

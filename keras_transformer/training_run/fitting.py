@@ -5,12 +5,12 @@ import sys
 
 import keras
 
-from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.extras import not_installed
 from keras_transformer.picture import can_draw
 from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.callbacks import BatchProgress
+from keras_transformer.training_run.callbacks import Bleu
 from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import EarlyStopping
 from keras_transformer.training_run.callbacks import Logs
@@ -217,9 +217,10 @@ class Fitting:
 
     def _bleu_callback(self):
         is_chief = self.distribution.is_chief
-        return BleuCallback(
+        return Bleu(
             self.translator,
             *self.data.validation_lines,
+            self.folder,
             samples=int(is_chief),
             tokenize=self.options.tokenize or DEFAULT_TOKENIZE,
             log_dir=(

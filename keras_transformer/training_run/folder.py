@@ -50,13 +50,12 @@ class RunFolder:
 
     Attributes:
         has_removed: Whether an older training was removed from it.
-        is_locked: Whether this process keeps others out.
     """
 
     def __init__(self, output: str):
         self.output = output
         self.has_removed = False
-        self.is_locked = False
+        self._lock = None  # the open file, while this process has the lock
 
     def path(self, *names: str) -> str:
         """A path in `training`."""
@@ -83,7 +82,7 @@ class RunFolder:
         Raises:
             RuntimeError: If another process has the lock.
         """
-        if self.is_locked:
+        if self._lock is not None:
             yield
             return
         # Of a link, what it leads to.
@@ -105,13 +104,13 @@ class RunFolder:
                     file=sys.stderr,
                 )
             file.truncate(0)
-            file.write(self._mark())
+            file.write(f"{os.getpid()}\n")
             file.flush()
-            self.is_locked = True
+            self._lock = file
             try:
                 yield
             finally:
-                self.is_locked = False
+                self._lock = None
 
     def check_in_place(self):
         """Raises `RuntimeError` if the folder that was locked is elsewhere.
@@ -120,21 +119,16 @@ class RunFolder:
         into that of another training.
         """
         try:
-            with open(self.path(LOCK), encoding="utf-8") as file:
-                is_ours = file.read() == self._mark()
-        except FileNotFoundError:
-            is_ours = False
-        if not is_ours:
+            found = os.stat(self.path(LOCK))
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        ours = os.fstat(self._lock.fileno())
+        if found is None or not os.path.samestat(found, ours):
             raise RuntimeError(
                 f"{self.output} was moved, removed or replaced while a "
                 "training wrote there. To go on from its last checkpoint, put "
                 "it back and run the same command again."
             )
-
-    @staticmethod
-    def _mark():
-        """What the lock file of this process holds."""
-        return f"{os.getpid()}\n"
 
     def has_lock_file(self) -> bool:
         """Whether a training has locked it, which may still run."""

@@ -94,8 +94,8 @@ class TrainingRun:
             OSError: If the folder cannot be written to, the disk is full, or
                 what `tokenize` needs cannot be downloaded.
             RuntimeError: If another process trains in the folder, the folder
-                is moved or removed, a process of this training is lost, or what
-                `tokenize` needs is not installed.
+                is moved, removed or replaced, a process of this training is
+                lost, or what `tokenize` needs is not installed.
             TypeError: If an option is of the wrong kind.
             ValueError: If an argument is out of range, or differs from what
                 training began with; if both `resume` and `overwrite` are set;
@@ -178,11 +178,13 @@ class TrainingRun:
         if self.history is None or not self.history.rows:
             return ""
         guessing = math.log(self.fitting.translator.model.vocabulary_size)
-        loss = self.history.rows[-1]["loss"]
+        *earlier, loss = (row["loss"] for row in self.history.rows)
         if math.isnan(loss) or loss <= guessing:
             return ""
         advice = "Train for longer."
-        if loss > self.history.rows[0]["loss"]:
+        if loss > min(filter(math.isfinite, earlier), default=math.inf) or (
+            math.isinf(loss)
+        ):
             advice = (
                 "It has risen: train anew with a lower --learning-rate, more "
                 "--warmup-steps, or --clip-norm."

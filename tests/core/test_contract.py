@@ -85,33 +85,6 @@ def test_shape_can_be_asked_before_building(case):
     assert by_place == by_name == spec.shape == expected
 
 
-@pytest.mark.parametrize(
-    ("layer", "shapes", "option"),
-    [
-        (kt.TokenEmbedding(13, 8), [(None, 5, 8)], "reverse"),
-        (
-            kt.MultiHeadAttention(2, 8),
-            [(None, 5, 8), (None, 7, 8)],
-            "return_attention_scores",
-        ),
-        (
-            kt.DecoderLayer(2, 8, 16),
-            [(None, 5, 8), (None, 7, 8)],
-            "return_attention_scores",
-        ),
-    ],
-    ids=["embedding", "attention", "decoder layer"],
-)
-def test_spec_before_building_is_that_of_the_call(layer, shapes, option):
-    inputs = [keras.KerasTensor(shape) for shape in shapes]
-    specs = layer.compute_output_spec(*inputs, **{option: True})
-    assert not layer.built
-    expected = layer(*inputs, **{option: True})
-    assert keras.tree.map_structure(
-        lambda x: (x.shape, x.dtype), specs
-    ) == keras.tree.map_structure(lambda x: (x.shape, x.dtype), expected)
-
-
 @each_case
 def test_eager_traced_and_xla_agree(case):
     layer = case.make()

@@ -839,6 +839,7 @@ def test_embedded_ids_must_be_integers():
     np.testing.assert_array_equal(
         layer(np.full((2, 5), 4.0, "float32")), layer(np.full((2, 5), 4))
     )
+    np.testing.assert_array_equal(layer(((4, 7),)), layer([[4, 7]]))
     with raises(TypeError, "`inputs` must hold integers. Received: inputs wit"):
         layer(np.full((2, 5), 2.7))
     with raises(TypeError, "`inputs` must hold integers. Received: inputs wit"):

@@ -447,12 +447,20 @@ def test_learns_from_long_lines_too():
     assert tokenizer.decode(tokenizer.encode("xylophone")) == "xylophone"
 
 
-def test_a_long_line_is_learned_from_in_parts():
-    long = "".join(str(number) for number in range(3_000))
-    lines = ["a b", "", long]
-    first, second, *parts = vocabulary._parts(lines)
-    assert [first, second, "".join(parts)] == lines
-    assert [len(part) for part in parts] == [4096, 4096, len(long) - 8192]
+def test_a_long_line_is_learned_from_in_parts(monkeypatch):
+    words = " ".join(str(number) for number in range(2_000))
+    unbroken = words.replace(" ", "")
+    assert [*vocabulary._parts(["a b", ""])] == ["a b", ""]
+    for line in (words, unbroken):
+        parts = [*vocabulary._parts([line])]
+        assert "".join(parts) == line
+        assert len(parts) == -(-len(line) // 4096)
+    options = {"vocabulary_size": 20, "verbose": 0}
+    lines = ["xylophone is a word " * 20]
+    in_parts = [*map("".join, zip(*[iter(lines[0])] * 20, strict=True))]
+    monkeypatch.setattr(vocabulary, "MAX_LINE_LENGTH", 20)
+    whole = kt.Tokenizer.train(lines, **options)
+    assert whole.pieces == kt.Tokenizer.train(in_parts, **options).pieces
 
 
 def test_split_digits_gives_each_digit_a_piece():
