@@ -1013,6 +1013,7 @@ def test_a_module_that_is_missing_is_named(monkeypatch, name, message):
     def missing(*arguments, **options):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+    monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(score_command, "load", missing)
     monkeypatch.setattr(lines_module, "read_pairs", lambda *_: ([], []))
     assert_is_one_line(run("score", "folder", "source", "target"), message)
