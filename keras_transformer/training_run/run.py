@@ -182,9 +182,8 @@ class TrainingRun:
         if math.isnan(loss) or loss <= guessing:
             return ""
         advice = "Train for longer."
-        if loss > min(filter(math.isfinite, earlier), default=math.inf) or (
-            math.isinf(loss)
-        ):
+        least = min(filter(math.isfinite, earlier), default=math.inf)
+        if loss > least or math.isinf(loss):
             advice = (
                 "It has risen: train anew with a lower --learning-rate, more "
                 "--warmup-steps, or --clip-norm."
