@@ -480,7 +480,9 @@ def test_overwrite_starts_anew(trained, tmp_path):
         *("--vocabulary-size", "50"),
     ]
     result = run(*command)
-    assert_is_one_line(result, "`vocabulary_size` must be .* 60.*--overwrite.*")
+    assert_is_one_line(
+        result, "`--vocabulary-size` must be .* 60.*--overwrite.*"
+    )
     assert files_in(folder) == before
     result = run(*command, "--overwrite", "--epochs", "1")
     assert result.code == 0, result.errors
@@ -494,14 +496,17 @@ def test_overwrite_starts_anew(trained, tmp_path):
     [
         (
             ("--start-from", "x", "--vocabulary-size", "60"),
-            "`vocabulary_size` must be left out with .*",
+            "`--vocabulary-size` must be left out with .*",
         ),
         (
             ("--tokenizer", "x.model", "--model-type", "bpe"),
-            "`model_type` must be left out with .*",
+            "`--model-type` must be left out with .*",
         ),
-        (("--average-last", "9" * 20), "`average_last` must be less than .*"),
-        (("--warmup-steps", "9" * 400), "`warmup_steps` must be less than .*"),
+        (("--average-last", "9" * 20), "`--average-last` must be less than .*"),
+        (
+            ("--warmup-steps", "9" * 400),
+            "`--warmup-steps` must be less than .*",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_found_first(
@@ -676,8 +681,11 @@ def test_missing_file(text, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--updates", "0"], "`updates` must be at least 1. Received: .*0."),
-        (["--updates", "3", "--epochs", "2"], "Give `epochs` or .*"),
+        (["--updates", "0"], "`--updates` must be at least 1. Received: .*0."),
+        (
+            ["--updates", "3", "--epochs", "2"],
+            "Give `--epochs` or `--updates`, .*",
+        ),
     ],
 )
 def test_epochs_or_updates(text, tmp_path, options, message):
@@ -714,7 +722,7 @@ def test_file_that_is_not_utf8(text, tmp_path):
 
 def test_vocabulary_larger_than_the_text_allows(text, tmp_path):
     result = run("train", *text, "-o", tmp_path / "run")
-    pattern = "`vocabulary_size` must be at most [0-9]+ for this text.*8000.*"
+    pattern = "`--vocabulary-size` must be at most [0-9]+ for this text.*8000.*"
     assert_is_one_line(result, pattern)
 
 
@@ -1216,7 +1224,7 @@ def test_fewer_sentences_may_be_decoded_at_once(trained, monkeypatch):
     assert result.output.splitlines() == trained.translator(texts[:1]) * 9
     assert sizes[:-1] == [2, 2, 2, 2, 1]
     assert_is_one_line(
-        run(*command, "0"), "`tokens_per_batch` must be at least 1. .*"
+        run(*command, "0"), "`--tokens-per-batch` must be at least 1. .*"
     )
 
 
@@ -1235,7 +1243,10 @@ def test_samples_are_repeatable_from_their_seed(trained):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--search", "beam", "--width", "0"), "`width` must be at least 1.*"),
+        (
+            ("--search", "beam", "--width", "0"),
+            "`--width` must be at least 1.*",
+        ),
         (
             ("--search", "greedy", "--num-hypotheses", "2"),
             "`--num-hypotheses` needs --search beam or --search sampling. "
@@ -1250,7 +1261,7 @@ def test_samples_are_repeatable_from_their_seed(trained):
             ("--search", "beam", "--top-k", "5"),
             "`--top-k` needs --search sampling. Received: BeamSearch.",
         ),
-        (("--search", "sampling", "--top-p", "2"), "`top_p` must be in .*"),
+        (("--search", "sampling", "--top-p", "2"), "`--top-p` must be in .*"),
         (("--min-length", "5", "--max-length", "4"), ".*not be more than.*"),
     ],
 )
@@ -1413,7 +1424,7 @@ def test_lengths_that_no_text_has(trained, name):
     option = "--" + name.replace("_", "-")
     result = run("translate", trained.folder, "fox", option, 3_000_000_000)
     pattern = (
-        f"`{name}` must be at most 1,048,576 tokens. Received: {name}="
+        f"`{option}` must be at most 1,048,576 tokens. Received: {name}="
         "3000000000."
     )
     assert_is_one_line(result, pattern)
@@ -1555,7 +1566,7 @@ def test_evaluate_writes_what_it_scores(trained, tmp_path):
     for wrong, message in (
         (["--output", output], f"'{output}' exists already, .*"),
         (["--overwrite"], "`--overwrite` needs `--output`. Received: none."),
-        (["--tokenize", "de"], "`tokenize` must be one of 'none', .*"),
+        (["--tokenize", "de"], "`--tokenize` must be one of 'none', .*"),
     ):
         assert_is_one_line(run(*command, *wrong), message)
 

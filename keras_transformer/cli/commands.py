@@ -145,9 +145,23 @@ def _reason(message):
     return next((line for line in lines if not GRAPH_PLACE.match(line)), "")
 
 
+def _with_options_named(message):
+    """A message about arguments with the options that set them."""
+    command = typer.main.get_command(app).commands.get(*sys.argv[1:2] or [""])
+    options = {
+        parameter.name: parameter.opts[0]
+        for parameter in (command.params if command else ())
+        if parameter.param_type_name == "option"
+    }
+    return re.sub(
+        r"(?<=`)\w+(?=`)", lambda name: options.get(name[0], name[0]), message
+    )
+
+
 def _end_with(error):
     message = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # Keras prints bold
     message = " ".join(message.split()) or type(error).__name__
+    message = _with_options_named(message)
     print(f"keras-transformer: {message}", file=sys.stderr)
     forget_output()
     sys.exit(2)

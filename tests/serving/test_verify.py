@@ -582,7 +582,7 @@ def test_tolerance_is_checked_before_anything_is_translated(small, monkeypatch):
     command = ("verify", small.folder, small.saved_model, "--tolerance", "-1")
     result = run(*command, stdin=b"fox\n")
     assert (result.code, result.output) == (2, "")
-    assert "`tolerance` must not be negative" in result.errors
+    assert "`--tolerance` must not be negative" in result.errors
 
 
 def test_command_reads_lines_that_are_piped_in(small, monkeypatch):
