@@ -21,6 +21,9 @@ def main(folder, output, weights, *texts):
         text=False,  # `LiteRTTranslator` splits and joins text by itself
     )
     exported = kt.LiteRTTranslator(output)(texts)
+    if translator.search.num_hypotheses > 1:  # several per text, best first
+        translations = [best for best, *_ in translations]
+        exported = [best for best, *_ in exported]
     for text, expected, found in zip(
         texts, translations, exported, strict=True
     ):

@@ -59,8 +59,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
             mode = _mode_of(partial)
         with _errors_naming(path):
             _fill(partial, content)
-            with open(partial, "r+b") as file:
-                os.fsync(file.fileno())
+            _sync_file(partial)
         os.chmod(partial, mode)  # a library may have made a file of its own
         if check is not None:
             check()
@@ -72,6 +71,7 @@ def write_file(path, content: bytes | Callable, check: Callable | None = None):
                 raise
             _unfinished.discard(partial)  # the only copy, from here on
             _write_over(path, partial)
+        _sync_folder(folder)
     except BaseException:
         if partial in _unfinished:
             _clean_up(partial)
@@ -122,6 +122,10 @@ def new_folder(path, check: Callable):
         try:
             with _errors_naming(path):
                 yield partial
+                for inner, _, names in os.walk(partial):
+                    for name in names:
+                        _sync_file(os.path.join(inner, name))
+                    _sync_folder(inner)
             check()
             mode = _mode_of(path)
             if mode is not None:
@@ -132,6 +136,7 @@ def new_folder(path, check: Callable):
                 _replace_folder(partial, path)
             else:
                 os.rename(partial, path)
+                _sync_folder(parent)
             with contextlib.suppress(OSError):  # as of a parent not to be read
                 _remove_abandoned(path)
         except BaseException:
@@ -210,6 +215,7 @@ def _replace_folder(new, path):
                 except BaseException:
                     os.rename(kept, path)
                     raise
+                _sync_folder(os.path.dirname(path))  # the old one goes next
                 _unfinished.add(old)  # for a signal that has waited
         finally:
             if os.path.exists(path):
@@ -247,6 +253,25 @@ def _remove_abandoned(path):
                     shutil.rmtree(partial)
             finally:
                 os.close(descriptor)
+
+
+def _sync_file(path):
+    """Waits until a file is on the disk, whatever happens afterwards."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path):
+    """Waits until the names in a folder are on the disk.
+
+    Where it can: it need not be readable, and not every file system does.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _fill(path, content):

@@ -196,7 +196,7 @@ class Checkpoint:
             ValueError: If there is a later one, of another training.
         """
         name = f"epoch-{self.epoch:05d}-batch-{self.batch:08d}.safetensors"
-        later = max(_names(folder), default=name, key=_place)
+        later = max(checkpoints_in(folder), default=name, key=_place)
         if _place(later) > _place(name):
             raise ValueError(
                 f"There must be no later checkpoint in {folder}. Received: "
@@ -218,7 +218,7 @@ class Checkpoint:
             lambda path: _save(self.tensors, path, metadata),
         )
         unfinished = filter(UNFINISHED.fullmatch, os.listdir(folder))
-        for name in [*_names(folder)[:-KEPT], *unfinished]:
+        for name in [*checkpoints_in(folder)[:-KEPT], *unfinished]:
             remove(os.path.join(folder, name))
 
     @classmethod
@@ -246,7 +246,7 @@ class Checkpoint:
                 "which is not one."
             )
         damaged = {}
-        for name in reversed(_names(folder)):
+        for name in reversed(checkpoints_in(folder)):
             path = os.path.join(folder, name)
             try:
                 checkpoint = cls._read(path)
@@ -298,7 +298,7 @@ class Checkpoint:
             variable.assign(arrays[name])
 
 
-def _names(folder):
+def checkpoints_in(folder) -> list[str]:
     """The names of checkpoints in a folder, the newest last."""
     if not os.path.isdir(folder):
         return []

@@ -13,7 +13,7 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 def check_positive(**sizes: int):
     """Raises unless every named size is an integer of at least 1."""
-    check_not_too_large(**sizes)
+    _check_fits_int64(**sizes)
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(
@@ -23,21 +23,11 @@ def check_positive(**sizes: int):
 
 def check_not_negative(**sizes: int):
     """Raises unless every named size is an integer of at least 0."""
-    check_not_too_large(**sizes)
+    _check_fits_int64(**sizes)
     for name, size in sizes.items():
         if size < 0:
             raise ValueError(
                 f"`{name}` must not be negative. Received: {name}={size}."
-            )
-
-
-def check_not_too_large(**sizes: int):
-    """Raises unless every named size is an integer that backends hold."""
-    check_integer(**sizes)
-    for name, size in sizes.items():
-        if size >= 2**63:
-            raise ValueError(
-                f"`{name}` must be less than 2^63. Received: {name}={size}."
             )
 
 
@@ -47,6 +37,18 @@ def check_integer(**values: int):
         if not isinstance(value, numbers.Integral) or isinstance(value, bool):
             raise TypeError(
                 f"`{name}` must be an integer. Received: {name}={value!r} of "
+                f"type {type(value).__name__}."
+            )
+
+
+def check_number(**values: float):
+    """Raises unless every named value is a number."""
+    for name, value in values.items():
+        # Backends know no fractions, nor does JSON.
+        is_refused = isinstance(value, (bool, fractions.Fraction))
+        if is_refused or not isinstance(value, numbers.Real):
+            raise TypeError(
+                f"`{name}` must be a number. Received: {name}={value!r} of "
                 f"type {type(value).__name__}."
             )
 
@@ -63,8 +65,8 @@ def check_flag(**flags: bool):
 
 def check_share(**shares: float):
     """Raises unless every named share is a number in `[0, 1)`."""
+    check_number(**shares)
     for name, share in shares.items():
-        check_number(name, share)
         if not 0 <= share < 1:
             raise ValueError(
                 f"`{name}` must be in [0, 1). Received: {name}={share}."
@@ -73,8 +75,8 @@ def check_share(**shares: float):
 
 def check_positive_share(**shares: float):
     """Raises unless every named share is a number in `(0, 1]`."""
+    check_number(**shares)
     for name, share in shares.items():
-        check_number(name, share)
         if not 0 < share <= 1:
             raise ValueError(
                 f"`{name}` must be in (0, 1]. Received: {name}={share}."
@@ -103,8 +105,8 @@ def check_not_negative_number(**values: float):
 
 def check_finite(**values: float):
     """Raises unless every named value is a finite number."""
+    check_number(**values)
     for name, number in values.items():
-        check_number(name, number)
         try:
             is_finite = math.isfinite(number)
         except OverflowError:  # an integer that no float holds
@@ -134,14 +136,14 @@ def check_width(name: str, shape, hidden_dim: int):
         )
 
 
-def check_axes(name: str, x, allowed, shape: str):
+def check_axes(name: str, x, allowed, described: str):
     """Raises unless `x` is a tensor with one of the allowed numbers of axes.
 
     Args:
         name: What the message calls it.
         x: A tensor or an array.
         allowed: The numbers.
-        shape: What the message says that the shape must be.
+        described: What the message says that the shape must be.
     """
     if not hasattr(x, "shape"):
         raise TypeError(
@@ -150,7 +152,7 @@ def check_axes(name: str, x, allowed, shape: str):
         )
     if len(x.shape) not in allowed:
         raise ValueError(
-            f"`{name}` must have shape {shape}. Received: "
+            f"`{name}` must have shape {described}. Received: "
             f"{name}.shape={tuple(x.shape)}."
         )
 
@@ -202,6 +204,8 @@ def _wrong_shape(name, shape, wanted):
 def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
     """Returns `ids` as an int32 array of shape `(B, T)`, or raises.
 
+    It may be the same array, which belongs to whoever called.
+
     Args:
         name: What the message calls the ids.
         ids: Token ids as an array or nested list, shape `(B, T)`.
@@ -246,7 +250,7 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
             f"{array.dtype}."
         )
     check_ids_in_range(name, array, vocabulary_size)
-    return array.astype("int32")
+    return array.astype("int32", copy=False)
 
 
 def check_token_ids(name: str, token_ids) -> tuple[int, ...]:
@@ -345,12 +349,11 @@ def check_padding_last(name: str, ids: np.ndarray):
         )
 
 
-def check_number(name, value):
-    """Raises unless the value is a number."""
-    # Backends know no fractions, nor does JSON.
-    is_refused = isinstance(value, (bool, fractions.Fraction))
-    if is_refused or not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"`{name}` must be a number. Received: {name}={value!r} of type "
-            f"{type(value).__name__}."
-        )
+def _check_fits_int64(**sizes: int):
+    """Raises unless every named size is an integer that backends hold."""
+    check_integer(**sizes)
+    for name, size in sizes.items():
+        if size >= 2**63:
+            raise ValueError(
+                f"`{name}` must be less than 2^63. Received: {name}={size}."
+            )

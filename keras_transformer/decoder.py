@@ -171,7 +171,7 @@ class DecoderLayer(Layer):
     def call(
         self,
         inputs,
-        encoded,
+        encoded=None,
         padding_mask=None,
         encoded_mask=None,
         return_attention_scores=False,
@@ -302,6 +302,9 @@ class Decoder(Layer):
     For decoding token by token: `start_cache`, `encoded_cache`, then `step`
     for each position.
 
+    A subclass may have layers of its own: its `layer_class` is then a subclass
+    of `DecoderLayer`, which computes the same in `call` and in `step`.
+
     Args:
         num_layers: Number of layers; `N` in the paper.
         num_heads: Number `N` of attention heads; `h` in the paper.
@@ -357,6 +360,8 @@ class Decoder(Layer):
     (2, 5, 8)
     """
 
+    layer_class = DecoderLayer
+
     def __init__(
         self,
         num_layers: int,
@@ -393,7 +398,7 @@ class Decoder(Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
-            DecoderLayer(
+            self.layer_class(
                 num_heads=num_heads,
                 hidden_dim=hidden_dim,
                 intermediate_dim=intermediate_dim,
@@ -421,7 +426,7 @@ class Decoder(Layer):
     def call(
         self,
         inputs,
-        encoded,
+        encoded=None,
         padding_mask=None,
         encoded_mask=None,
         return_attention_scores=False,

@@ -172,13 +172,13 @@ class DecodingLoop:
         # An empty source has an empty target.
         return ops.where(source_lengths > 0, max_lengths, 0), capacity
 
-    def advance(self, position, decoding, most_done=None):
+    def advance(self, position, decoding, enough_done=None):
         """Decodes until the cache is full or enough sentences are done.
 
         Args:
             position: The first position to decode, scalar int32 tensor.
             decoding: From `start`, or from here.
-            most_done: How many sentences are enough; by default all.
+            enough_done: How many sentences are enough; by default all.
 
         Returns:
             The next position, and the decoding.
@@ -210,7 +210,7 @@ class DecodingLoop:
             end_position=(
                 self._first_position(decoding) + self._room(decoding.cache)
             ),
-            most_done=most_done,
+            enough_done=enough_done,
         )
         return position, decoding._replace(cache=cache, state=state)
 
@@ -258,15 +258,15 @@ class DecodingLoop:
     def _next_segment(self, before, advance, is_compiled):
         """Decodes a segment, and lets the sentences leave that are done."""
         count = ops.shape(before.rows)[0]
-        most_done = count - count // 2
+        enough_done = count - count // 2
         if is_compiled:
-            most_done = ops.where(
-                count // 2 >= FEWEST_COMPILED, most_done, count
+            enough_done = ops.where(
+                count // 2 >= FEWEST_COMPILED, enough_done, count
             )
         position, decoding = advance(
             before.position,
             before.decoding,
-            ops.convert_to_tensor(most_done, dtype="int32"),
+            ops.convert_to_tensor(enough_done, dtype="int32"),
         )
         going = ops.logical_not(self.search.done(decoding.state))
         has_room = ops.less(position, self._capacity(decoding))

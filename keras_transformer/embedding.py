@@ -107,7 +107,7 @@ class TokenEmbedding(Layer):
         return (*inputs_shape, self.hidden_dim)
 
     def __call__(self, inputs, *args, **kwargs):
-        is_reverse = kwargs.get("reverse", args and args[0])
+        is_reverse = kwargs.get("reverse", False)
         if not is_reverse and isinstance(inputs, (list, tuple, np.ndarray)):
             inputs = as_ids("inputs", inputs)
         elif not is_reverse and _are_whole_floats(inputs):
@@ -180,7 +180,9 @@ class TokenEmbedding(Layer):
 
 
 def as_ids(name, x):
-    """Casts ids to int32, before Keras rounds them to half precision.
+    """Makes integers of ids, before Keras rounds them to half precision.
+
+    Those that are integers stay as they are.
 
     Raises:
         TypeError: If an array, a list or a tuple holds fractions, or no

@@ -201,6 +201,9 @@ class Encoder(Layer):
     `normalize_first` a final layer normalisation closes the stack. A Keras
     mask on `inputs` is honoured and passes through.
 
+    A subclass may have layers of its own: its `layer_class` is then a subclass
+    of `EncoderLayer`.
+
     Args:
         num_layers: Number of layers; `N` in the paper.
         num_heads: Number `N` of attention heads; `h` in the paper.
@@ -254,6 +257,8 @@ class Encoder(Layer):
     (2, 7, 8)
     """
 
+    layer_class = EncoderLayer
+
     def __init__(
         self,
         num_layers: int,
@@ -290,7 +295,7 @@ class Encoder(Layer):
         self.input_spec = keras.layers.InputSpec(ndim=3)
         self.supports_masking = True
         self.layers = [
-            EncoderLayer(
+            self.layer_class(
                 num_heads=num_heads,
                 hidden_dim=hidden_dim,
                 intermediate_dim=intermediate_dim,

@@ -117,5 +117,6 @@ def get_activation(activation):
     except ValueError as error:
         raise ValueError(
             "`activation` must be the name of a Keras activation, such as "
-            f"'relu' or 'gelu', or a function. Received: {activation!r}."
+            "'relu' or 'gelu', or a function. Received: activation="
+            f"{activation!r}."
         ) from error

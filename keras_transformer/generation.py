@@ -310,27 +310,27 @@ def _filled_up(inputs, to_few_shapes, max_length):
     return filled
 
 
-def _decoded(decode, inputs, jit_compile):
-    """Runs a compiled `decode`: arrays to arrays."""
-    model, options = decode.model, {**vars(decode.search)}
+def _decoded(loop, inputs, jit_compile):
+    """Runs a compiled `DecodingLoop`: arrays to arrays."""
+    model, options = loop.model, {**vars(loop.search)}
     if "seed" in inputs:  # one function for all seeds
         options.pop("seed", None)
     key = (
-        type(decode.search),
+        type(loop.search),
         _key_of(options),
-        decode.capacity,
-        decode.needs_scores,
+        loop.capacity,
+        loop.needs_scores,
     )
     # A batch too small to shrink is compiled as one loop, without segments.
     rows = len(inputs["source_ids"])
     is_small = jit_compile and 0 < rows < 2 * FEWEST_COMPILED
     if is_small or keras.backend.backend() != "tensorflow":
         return model._functions.run(
-            ("whole", *key), decode.whole, inputs, jit_compile
+            ("whole", *key), loop.whole, inputs, jit_compile
         )
     # Compiles its parts by itself.
     in_segments = functools.partial(
-        decode.in_segments, compile_function=jit if jit_compile else None
+        loop.in_segments, compile_function=jit if jit_compile else None
     )
     return model._functions.run(
         ("in_segments", *key, jit_compile), in_segments, inputs, False

@@ -11,6 +11,9 @@ from keras_transformer.checks import check_ids
 from keras_transformer.checks import check_sizes
 from keras_transformer.lengths import check_length
 
+# What a model takes the ids of.
+SIDES = ("source_ids", "target_ids")
+
 # Training data that can be checked without using it up. Only a dictionary is
 # right; the others are refused by name.
 ARRAYS = (dict, list, tuple, np.ndarray)
@@ -128,7 +131,7 @@ def check_keys(name, inputs):
     )
     if not isinstance(inputs, dict):
         raise TypeError(f"{message}type {type(inputs).__name__}.")
-    if not {"source_ids", "target_ids"} <= set(inputs):
+    if not set(SIDES) <= set(inputs):
         raise ValueError(f"{message}keys {sorted(inputs)}.")
 
 

@@ -94,14 +94,11 @@ class SinusoidalPositionalEncoding(Layer):
 
     def call(self, inputs, start_position=0):
         _check_start(start_position)
-        length = ops.shape(inputs)[1]
-        positions = _positions(start_position, length)
+        positions = _positions(start_position, inputs)
         encoding = sinusoids(
             ops.cast(positions, "float32"), inputs.shape[-1], self.layout
         )
-        exact = keras.backend.result_type(self.compute_dtype, "float32")
-        x = ops.cast(inputs, exact) + ops.cast(encoding, exact)
-        return ops.cast(x, self.compute_dtype)
+        return _sum(inputs, encoding, self.compute_dtype)
 
     def get_config(self):
         return {**super().get_config(), "layout": self.layout}
@@ -169,13 +166,10 @@ class LearnedPositionalEncoding(Layer):
         is_known = _check_start(start_position)
         if is_known:
             self._check_length(inputs.shape[1], start_position)
-        positions = _positions(start_position, ops.shape(inputs)[1])
+        positions = _positions(start_position, inputs)
         if not is_known:
             positions = at_most(positions, self.max_length - 1)
-        encoding = self.look_up(positions)
-        exact = keras.backend.result_type(self.compute_dtype, "float32")
-        x = ops.cast(inputs, exact) + ops.cast(encoding, exact)
-        return ops.cast(x, self.compute_dtype)
+        return _sum(inputs, self.look_up(positions), self.compute_dtype)
 
     def look_up(self, positions):
         """Takes the vectors of positions: `(T,)` int32 to `(T, D)`."""
@@ -211,5 +205,14 @@ def _check_start(start_position) -> bool:
     return True
 
 
-def _positions(start_position, length):
+def _positions(start_position, inputs):
+    """The positions `(T,)` of inputs `(B, T, D)`."""
+    length = ops.shape(inputs)[1]
     return ops.cast(start_position, "int32") + ops.arange(length, dtype="int32")
+
+
+def _sum(inputs, encoding, dtype):
+    """Adds in float32 at least, and casts once."""
+    exact = keras.backend.result_type(dtype, "float32")
+    x = ops.cast(inputs, exact) + ops.cast(encoding, exact)
+    return ops.cast(x, dtype)

@@ -38,26 +38,30 @@ def with_progress(found, description, lengths, verbose):
             progress.advance(task, done)
 
 
-def tracked(items, description: str, verbose):
-    """Yields items whose number is unknown, and shows how many there were.
+def tracked(lines, description: str, verbose):
+    """Yields lines whose number is unknown, and shows how many there were.
 
     Args:
-        items: An iterable.
+        lines: An iterable.
         description: What the progress bar says.
-        verbose: 0 is silent, 1 shows a bar where there is a terminal.
+        verbose: 0 is silent, 1 shows the number where there is a terminal.
     """
+    if not verbose:
+        yield from lines
+        return
     import rich.console
     import rich.progress
 
     console = rich.console.Console(stderr=True)
-    return rich.progress.track(
-        items,
-        description=description,
-        total=None,
+    with rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.TextColumn("{task.completed:,.0f} lines"),
+        rich.progress.TimeElapsedColumn(),
         console=console,
-        disable=not verbose or not console.is_terminal,
+        disable=not console.is_terminal,
         transient=True,
-    )
+    ) as progress:
+        yield from progress.track(lines, description=description)
 
 
 def batch_bar(is_shown: bool):

@@ -22,6 +22,7 @@ from keras_transformer.feed_forward import get_activation
 from keras_transformer.generation import align
 from keras_transformer.generation import generate
 from keras_transformer.generation import score
+from keras_transformer.input_checks import SIDES
 from keras_transformer.input_checks import check_has_labels
 from keras_transformer.input_checks import check_keys
 from keras_transformer.input_checks import check_no_class_weight
@@ -90,8 +91,9 @@ class Transformer(Freezable, keras.Model):
     which `generate` and the exports to SavedModel and LiteRT call as well.
     These never call `call`, but `score` does. What was compiled is compiled
     again when a number or a string that is a public attribute of the model
-    changes; for anything else, make another model. CTranslate2 supports only
-    this class itself.
+    changes; for anything else, make another model. One with other layers has
+    subclasses of `Encoder` and `Decoder` as `encoder_class` and
+    `decoder_class`. CTranslate2 supports only this class itself.
 
     Args:
         vocabulary_size: Size `V` of the target vocabulary, and of the source's
@@ -170,6 +172,9 @@ class Transformer(Freezable, keras.Model):
     >>> tuple(model(ids).shape)
     (1, 4, 13)
     """
+
+    encoder_class = Encoder
+    decoder_class = Decoder
 
     def __init__(
         self,
@@ -284,8 +289,10 @@ class Transformer(Freezable, keras.Model):
         self.embedding_dropout = Dropout(
             dropout, name="embedding_dropout", **common
         )
-        self.encoder = Encoder(num_layers, name="encoder", **stack)
-        self.decoder = Decoder(num_decoder_layers, name="decoder", **stack)
+        self.encoder = self.encoder_class(num_layers, name="encoder", **stack)
+        self.decoder = self.decoder_class(
+            num_decoder_layers, name="decoder", **stack
+        )
         self.output_projection = None
         if not tie_output:
             self.output_projection = Dense(
@@ -385,22 +392,12 @@ class Transformer(Freezable, keras.Model):
                 ) from error
 
     def __call__(self, inputs, *args, **kwargs):
-        if not isinstance(inputs, dict):
-            check_keys("inputs", inputs)  # before other arguments are matched
-        inputs = {
-            name: as_ids(name, x) if name in ("source_ids", "target_ids") else x
-            for name, x in inputs.items()
-        }
-        return super().__call__(inputs, *args, **kwargs)
+        # Before other arguments are matched.
+        return super().__call__(_with_ids(inputs), *args, **kwargs)
 
     def call(self, inputs, training=None):
-        check_keys("inputs", inputs)
-        check_pairs(inputs)
         count = self._num_parts() if training else 1
-        sides = (
-            split_rows(ops.cast(inputs[name], "int32"), count)
-            for name in ("source_ids", "target_ids")
-        )
+        sides = (split_rows(ids, count) for ids in _checked_sides(inputs))
         with self._one_embedding_gradient(training):
             parts = [
                 self._logits(source_ids, target_ids, training)
@@ -513,18 +510,8 @@ class Transformer(Freezable, keras.Model):
             TypeError: If `inputs` is not a dictionary, or ids are no integers.
             ValueError: If ids are missing or not matrices of as many rows.
         """
-        check_keys("inputs", inputs)
-        source_ids, target_ids = (
-            ops.cast(as_ids(name, inputs[name]), "int32")
-            for name in ("source_ids", "target_ids")
-        )
-        check_pairs({"source_ids": source_ids, "target_ids": target_ids})
-        _, scores = self._decode(
-            target_ids,
-            self.encode(source_ids),
-            padding_mask(source_ids),
-            return_attention_scores=True,
-        )
+        sides = _checked_sides(_with_ids(inputs))
+        _, scores = self._decode(*sides, return_attention_scores=True)
         return scores
 
     def decode_step(
@@ -611,7 +598,8 @@ class Transformer(Freezable, keras.Model):
             max_lengths: Int32 tensor `(B,)`, most tokens of each target; by
                 default those of its source + 50.
             target_prefix_ids: Int32 tensor `(B, T)`, tokens that each target
-                begins with, then padding.
+                begins with, then padding. What is beyond the capacity is cut
+                off.
             capacity: Most tokens of any target; needed with `max_lengths`. By
                 default `S` + 50.
 
@@ -698,9 +686,11 @@ class Transformer(Freezable, keras.Model):
             ValueError: If `source_ids` is not of shape `(B, S)`, a source is
                 longer than the model's `max_length`, an id, also one that the
                 search forbids, is not in the vocabulary, padding precedes a
-                token, `max_length` is less than 1 or `min_length` more than it,
-                or a prefix is longer than its target may be or has the start
-                token; or if nothing was found as the model's logits are NaN.
+                token, `max_length` is less than 1, `min_length` negative or
+                more than it, or one of them above 1,048,576; if there is not a
+                prefix for each source, or one is longer than its target may
+                be, has the start token, or goes on after the end token; or if
+                nothing was found as the model's logits are NaN.
         """
         return generate(
             self,
@@ -952,30 +942,40 @@ class Transformer(Freezable, keras.Model):
         return contextlib.nullcontext()
 
     def _logits(self, source_ids, target_ids, training):
-        encoded = self.encode(source_ids, training=training)  # (B, S, D)
-        x = self._decode(
-            target_ids, encoded, padding_mask(source_ids), training=training
-        )
+        x = self._decode(source_ids, target_ids, training=training)
         return self.project(x)  # (B, T, V)
 
     def _decode(
         self,
+        source_ids,
         target_ids,
-        encoded,
-        encoded_mask,
         training=None,
         return_attention_scores=False,
     ):
+        encoded = self.encode(source_ids, training=training)  # (B, S, D)
         x = self.target_positions(self.target_embedding(target_ids))
         x = self.embedding_dropout(x, training=training)
         return self.decoder(
             x,
             encoded,
             padding_mask=padding_mask(target_ids),
-            encoded_mask=encoded_mask,
+            encoded_mask=padding_mask(source_ids),
             training=training,
             return_attention_scores=return_attention_scores,
         )
+
+
+def _with_ids(inputs):
+    """The inputs with integers on both sides, which Keras does not round."""
+    check_keys("inputs", inputs)
+    return {**inputs, **{name: as_ids(name, inputs[name]) for name in SIDES}}
+
+
+def _checked_sides(inputs):
+    """The ids of source and target, int32, with as many rows."""
+    check_keys("inputs", inputs)
+    check_pairs(inputs)
+    return [ops.cast(inputs[name], "int32") for name in SIDES]
 
 
 def _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source):

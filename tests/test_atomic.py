@@ -345,6 +345,37 @@ def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
     check_replaceable(tmp_path / "other", False, "a model", "mark")
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_all_is_on_the_disk_before_what_it_replaces_goes(
+    tmp_path, monkeypatch, is_replaced
+):
+    path, done = tmp_path / "export", []
+    fsync, rmtree = os.fsync, shutil.rmtree
+
+    def sync(descriptor):
+        done.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def remove_old(folder, **options):
+        done.append("removed")
+        rmtree(folder, **options)
+
+    if is_replaced:
+        path.mkdir()
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(shutil, "rmtree", remove_old)
+    with new_folder(path, lambda: None) as folder:
+        inner = pathlib.Path(folder) / "variables"
+        inner.mkdir()
+        (inner / "data").write_bytes(b"weights")
+    within = [path, path / "variables", path / "variables" / "data"]
+    numbers = [place.stat().st_ino for place in (*within, tmp_path)]
+    *first, parent = done[:4]
+    assert sorted(first) == sorted(numbers[:3])
+    assert parent == numbers[3]
+    assert done[4:] == ["removed"] * is_replaced
+
+
 def test_what_is_unfinished_can_be_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = []

@@ -234,7 +234,9 @@ def test_options_without_a_panel_have_a_heading(monkeypatch):
 def test_help_names_every_command():
     result = run("--help")
     assert result.code == 0
-    for command in ("train", "evaluate", "score", "align", "export", "verify"):
+    commands = typer.main.get_command(cli.app).commands
+    assert {"train", "translate", "convert"} < set(commands)
+    for command in commands:
         assert re.search(rf"^.? *{command} ", result.output, re.MULTILINE)
 
 
@@ -298,14 +300,6 @@ def test_translate_without_keras_says_what_to_install(trained):
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert "needs keras, which is not installed. `pip install .`" in line
-
-
-def test_unknown_command_and_option_are_named():
-    for arguments in (["fly"], ["train", "--fly"]):
-        result = run(*arguments)
-        assert result.code == 2
-        assert arguments[-1] in result.errors
-        assert "Traceback" not in result.errors
 
 
 # Train
@@ -974,19 +968,20 @@ def test_traceback_is_shown_on_demand(tmp_path):
 
 
 def test_error_is_all_that_a_shell_shows(tmp_path):
+    (tmp_path / "translator.json").write_text("{}")  # read after the imports
     process = subprocess.run(
         [
             *(sys.executable, "-m", "keras_transformer"),
-            *("translate", str(tmp_path / "missing"), "the cat"),
+            *("translate", str(tmp_path), "the cat"),
         ],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "0"},
         capture_output=True,
         text=True,
     )
     assert process.returncode == 2
     assert process.stdout == ""
-    expected = f"keras-transformer: No such folder: '{tmp_path}/missing'.\n"
-    assert process.stderr == expected
+    pattern = r"keras-transformer: .*translator\.json.*\n"
+    assert re.fullmatch(pattern, process.stderr), process.stderr
 
 
 def test_output_that_cannot_be_written_is_an_error():

@@ -368,6 +368,10 @@ def test_the_search_is_that_of_the_folder(tmp_path):
     search = kt.Translator.from_marian(folder).search
     assert isinstance(search, kt.GreedySearch)
     assert search.no_repeat_ngram_size == 3
+    (folder / "generation_config.json").write_text('{"num_beams": "4"}')
+    message = r"generation_config\.json must say how to search .*`width` must"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.from_marian(folder)
 
 
 def damaged(folder, name, **values):
@@ -386,6 +390,7 @@ def damaged(folder, name, **values):
         ("config.json", {"normalize_before": True}, "normalize_before=False"),
         ("config.json", {"decoder_ffn_dim": 7}, "same ffn_dim .* 24 and 7"),
         ("config.json", {"activation_function": "x"}, "one of 'swish', .*'x'"),
+        ("config.json", {"activation_function": []}, r"one of 'swish', .*\[\]"),
         (
             "config.json",
             {"d_model": "16"},

@@ -30,6 +30,7 @@ from keras_transformer import transformer
 from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.event_log import EventLog
+from keras_transformer.progress import tracked
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import data
 from keras_transformer.training_run import folder as folder_module
@@ -244,6 +245,17 @@ def test_curves_leave_out_what_is_not_known(tmp_path):
         ("training", (1, 2, 3), (3.0, 2.0, 1.0)),
         ("validation", (1, 2), (4.0, 3.5)),
     ]
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_lines_that_are_read_are_counted(monkeypatch, capsys, verbose):
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}
+    for name, value in terminal.items():
+        monkeypatch.setenv(name, value)
+    lines = tracked(map(str, range(1_234)), "Reading text", verbose)
+    assert len([*lines]) == 1_234
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert ("Reading text 1,234 lines" in shown) == bool(verbose)
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -1226,6 +1238,17 @@ def test_full_disk_before_a_checkpoint_promises_none(
     message = "has no translator of this .* then run the same command again.$"
     with pytest.raises(OSError, match=message):
         train(tmp_path / "run", text, {**trained.settings, "epochs": 1})
+
+
+def test_an_unfinished_checkpoint_is_no_progress(tmp_path):
+    folder = RunFolder(os.fspath(tmp_path))
+    path = tmp_path / "training/checkpoints"
+    path.mkdir(parents=True)
+    name = "epoch-00001-batch-00000000.safetensors"
+    (path / f".{name}.0123abcd").touch()  # of a training that was killed
+    assert not folder.has_progress()
+    (path / name).touch()
+    assert folder.has_progress()
 
 
 def test_a_run_may_be_where_a_link_leads(tmp_path):

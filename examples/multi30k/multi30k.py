@@ -27,11 +27,11 @@ import files
 import keras
 import pieces
 import progress
-import tensorflow as tf
 from recipes import RECIPES
 
 import keras_transformer as kt
 from keras_transformer.lines import read_pairs
+from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 
 TOKENS_PER_BATCH = 4096  # with padding, of the longer side
 LABEL_SMOOTHING = 0.1
@@ -239,7 +239,6 @@ def main(arguments=None):
 CASES = {"segmented": segmented, "raw": raw}
 
 if __name__ == "__main__":
-    if len(os.sched_getaffinity(0)) <= 4:  # cores this process may use
-        # Such a small model trains faster if each core has a part of a batch.
-        tf.config.threading.set_intra_op_parallelism_threads(1)
+    # Such a small model trains faster if each core has a part of a batch.
+    give_cores_to_parts()
     main()

@@ -21,9 +21,9 @@ import corpus
 import keras
 import matplotlib  # noqa: F401  # fails now, not after the training
 import numpy as np
-import tensorflow as tf
 
 import keras_transformer as kt
+from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 
 OUTPUT = Path("runs/quickstart")
 TRAIN_PAIRS = 80_000
@@ -191,7 +191,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(os.sched_getaffinity(0)) <= 4:  # cores this process may use
-        # Such a small model trains faster if each core has a part of a batch.
-        tf.config.threading.set_intra_op_parallelism_threads(1)
+    # Such a small model trains faster if each core has a part of a batch.
+    give_cores_to_parts()
     main()

@@ -85,8 +85,8 @@ def quiet_start():
 def log_kept_back():
     """Holds back standard error, and shows it only if the block fails."""
     sys.stderr.flush()
-    real = os.dup(2)
     with _open_log() as log:
+        real = os.dup(2)
         os.dup2(log.fileno(), 2)
         try:
             yield

@@ -84,6 +84,7 @@ def verify(
         from keras_transformer.checks import check_not_negative_number
         from keras_transformer.lines import check_line_lengths
         from keras_transformer.serving import verify_report
+        from keras_transformer.serving.export_note import note_of
         from keras_transformer.serving.verify import compare
         from keras_transformer.serving.verify import inspect_export
 
@@ -95,9 +96,10 @@ def verify(
         raise ValueError(f"Text must not be empty. Received: {place}.")
     check_line_lengths(lines, place, translator)
     reports, errors, sound = [], [], []
+    note = note_of(translator)
     for path in exports:
         try:
-            sound.append(inspect_export(translator, path))
+            sound.append(inspect_export(note, path))
         except ValueError as error:  # not ours, or with another search
             errors.append(str(error))
     expected = translator(lines, return_scores=True) if sound else ()

@@ -47,7 +47,7 @@ class NamedValues(dict):
     def choice(self, name, choices: dict):
         """What a value stands for, or raises `ValueError`."""
         value = self[name]
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             listed = ", ".join(map(repr, choices))
             raise ValueError(
                 f"{self.path} must have one of {listed} as {name}. Received: "

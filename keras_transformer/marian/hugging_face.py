@@ -221,12 +221,18 @@ def _search(folder, config):
         **config,
     }
     ngram_size = settings["no_repeat_ngram_size"]
-    if settings["num_beams"] == 1:
-        return GreedySearch(no_repeat_ngram_size=ngram_size)
-    return BeamSearch(
-        width=settings["num_beams"],
-        length_penalty=settings["length_penalty"],
-        length_penalty_form="power",
-        patience=1 if settings.get("early_stopping") is True else None,
-        no_repeat_ngram_size=ngram_size,
-    )
+    try:
+        if settings["num_beams"] == 1:
+            return GreedySearch(no_repeat_ngram_size=ngram_size)
+        return BeamSearch(
+            width=settings["num_beams"],
+            length_penalty=settings["length_penalty"],
+            length_penalty_form="power",
+            patience=1 if settings.get("early_stopping") is True else None,
+            no_repeat_ngram_size=ngram_size,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{config.path} must say how to search as Hugging Face does: "
+            f"{error}"
+        ) from error

@@ -22,8 +22,9 @@ from keras_transformer.slices import take_rows
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 
-# Beyond it, what "gnmt" divides by overflows float32 for the longest targets.
-# Useful values are 0 to 2.
+# Beyond it, what "gnmt" divides by overflows float32 for the longest targets;
+# what "power" does, for those of more than 300,000 tokens already. Useful
+# values are 0 to 2.
 MOST_LENGTH_PENALTY = 7
 
 

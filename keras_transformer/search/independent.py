@@ -15,7 +15,6 @@ from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
 from keras_transformer.slices import pick
-from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 
 
@@ -114,8 +113,7 @@ class IndependentSearch(Search):
         allowed = constrain(logits)
         token_ids = self.choose(allowed, position, problem)
         if problem.prefix_ids is not None:  # whatever it chooses
-            forced = take(problem.prefix_ids, position, axis=1)  # (B,)
-            forced = ops.expand_dims(ops.cast(forced, "int32"), 1)
+            forced = ops.expand_dims(problem.forced_ids(position), 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
             token_ids = ops.where(is_free, token_ids, forced)
         gained = None

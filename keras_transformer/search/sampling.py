@@ -16,7 +16,7 @@ from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import plain
 from keras_transformer.slices import numbered
-from keras_transformer.slices import take_rows
+from keras_transformer.slices import pick
 
 # float32 rounds anything smaller to 0, which nothing can be divided by.
 LEAST_TEMPERATURE = float(np.finfo("float32").tiny)
@@ -148,12 +148,8 @@ class Sampling(IndependentSearch):
         )
         # The first; of equal numbers `top_k` finds that.
         ends = ops.cast(ops.greater(through, wanted), "float32")
-        _, index = top_k(ends, 1)
-        if is_sorted:
-            index = take_rows(
-                ops.reshape(token_ids, (-1, size)), ops.reshape(index, (-1, 1))
-            )
-        return ops.reshape(index, ops.shape(share))
+        index = ops.squeeze(top_k(ends, 1)[1], 2)  # (B, W)
+        return pick(token_ids, index) if is_sorted else index
 
 
 def _running_sums(x):

@@ -24,7 +24,7 @@ from keras_transformer.slices import take_rows
 
 # Tokens of which exact logits are computed, beside twice those that are wanted.
 # With fewer, more often one that was left out could be among the best.
-MORE = 8
+NUM_SPARE = 8
 
 
 class ScreenedLogits(NamedTuple):
@@ -88,7 +88,7 @@ def best_tokens(logits, constrain, k, scored=True):
 def _screened(screen, constrain, k, scored):
     """As `best_tokens`, and whether the tokens are certain, scalar bool."""
     vocabulary_size = screen.logits.shape[-1]
-    num_exact = min(2 * k + MORE, vocabulary_size)
+    num_exact = min(2 * k + NUM_SPARE, vocabulary_size)
     values, token_ids = top_k(constrain(screen.logits), num_exact)
     is_possible = ops.greater(values, IMPOSSIBLE / 2)
     exact = ops.where(is_possible, screen.of_tokens(token_ids), values)

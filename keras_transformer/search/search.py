@@ -147,7 +147,10 @@ class Search(abc.ABC):
 
     @abc.abstractmethod
     def extend(self, state, logits, position, problem):
-        """Adds a token to each hypothesis, given logits `(B, W, V)`."""
+        """Adds a token to each hypothesis, given logits `(B, W, V)`.
+
+        Where `chooses_largest` is true, they may be `ScreenedLogits`.
+        """
 
     @abc.abstractmethod
     def ancestry(self, state):
@@ -172,7 +175,7 @@ class Search(abc.ABC):
         problem,
         position=0,
         end_position=None,
-        most_done=None,
+        enough_done=None,
     ):
         """Decodes step by step.
 
@@ -184,7 +187,7 @@ class Search(abc.ABC):
             position: The first position to decode.
             end_position: The position before which to stop; by default the
                 problem's capacity.
-            most_done: Number of sentences with which to stop when they are
+            enough_done: Number of sentences with which to stop when they are
                 done; by default all.
 
         Returns:
@@ -192,13 +195,14 @@ class Search(abc.ABC):
         """
         if end_position is None:
             end_position = problem.capacity
-        if most_done is None:
-            most_done = ops.shape(problem.max_lengths)[0]
+        if enough_done is None:
+            enough_done = ops.shape(problem.max_lengths)[0]
 
         def goes_on(position, state, cache):
             num_done = ops.sum(ops.cast(self.done(state), "int32"))
             return ops.logical_and(
-                ops.less(position, end_position), ops.less(num_done, most_done)
+                ops.less(position, end_position),
+                ops.less(num_done, enough_done),
             )
 
         def decode(position, state, cache):
@@ -248,8 +252,7 @@ class Search(abc.ABC):
         # All in a single addition over the vocabulary.
         x = x + self._forbidden(size, position, problem)
         if problem.prefix_ids is not None:
-            forced = take(problem.prefix_ids, position, axis=1)  # (B,)
-            forced = over_tokens(forced)  # (B, 1, 1)
+            forced = over_tokens(problem.forced_ids(position))  # (B, 1, 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
             x = ops.where(is_free, x, force_tokens(logits, forced))
         return x
@@ -303,6 +306,11 @@ class Problem(NamedTuple):
     search_seeds: Any = None
     sentence_seeds: Any = None
     needs_scores: bool = True
+
+    def forced_ids(self, position):
+        """The prefixes' tokens `(B,)` at a position, then padding."""
+        forced = take(self.prefix_ids, position, axis=1)
+        return ops.cast(forced, "int32")
 
 
 def repeat_while(condition, body, state):

@@ -13,6 +13,10 @@ import numpy as np
 
 from keras_transformer.add_norm import LAYER_NORM_EPSILON
 from keras_transformer.atomic import new_folder
+from keras_transformer.decoder import Decoder
+from keras_transformer.decoder import DecoderLayer
+from keras_transformer.encoder import Encoder
+from keras_transformer.encoder import EncoderLayer
 from keras_transformer.extras import not_installed
 from keras_transformer.layer import check_not_quantized
 from keras_transformer.paths import check_replaceable
@@ -32,6 +36,8 @@ ACTIVATIONS = {
     keras.activations.tanh: "Tanh",
     keras.activations.sigmoid: "Sigmoid",
 }
+
+STACKS_AND_LAYERS = (Encoder, EncoderLayer, Decoder, DecoderLayer)
 
 # CTranslate2 looks positions up in a table; this is the size that its converter
 # for Marian writes.
@@ -53,8 +59,13 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)
+    # Not its `model.bin`: other tools have files of that name.
     check = functools.partial(
-        check_replaceable, folder, overwrite, "a CTranslate2 model", "model.bin"
+        check_replaceable,
+        folder,
+        overwrite,
+        "an export for CTranslate2",
+        "source.spm",
     )
     with new_folder(folder, check) as new:
         spec = _model_spec(translator, specs)
@@ -96,6 +107,17 @@ def _check_layers(model):
                 "The model must compute as `Transformer` does, which is what "
                 f"CTranslate2 computes. Received: a {type(model).__name__} "
                 f"with a `{name}` of its own."
+            )
+    stacks = model.encoder, model.decoder
+    for part in (
+        *stacks,
+        *(layer for stack in stacks for layer in stack.layers),
+    ):
+        if type(part) not in STACKS_AND_LAYERS:
+            raise ValueError(
+                "The model must have only the layers of `Transformer`, which "
+                "are those that CTranslate2 computes. Received: a "
+                f"{type(model).__name__} with a {type(part).__name__}."
             )
     layers = (
         model.source_embedding,

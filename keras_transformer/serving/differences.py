@@ -18,7 +18,8 @@ class Difference:
         source: The line.
         expected: The translator's translation.
         found: The export's translation.
-        position: Number of tokens that both begin with.
+        position: Number of tokens that both begin with; without the end token
+            where all are the same, as of unknown characters.
         expected_token: The translator's token after them, `</s>` at the end.
         found_token: The export's token after them.
         expected_score: Log-probability of `expected`, in nats, as the

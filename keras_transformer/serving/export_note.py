@@ -28,19 +28,19 @@ def note_of(translator) -> bytes:
     return json.dumps(note, sort_keys=True).encode()
 
 
-def write_note(translator, folder):
-    """Writes the note of a translator into the folder of a SavedModel."""
+def write_note(note: bytes, folder):
+    """Writes a note into the folder of a SavedModel."""
     path = os.path.join(folder, FILE)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
-        file.write(note_of(translator))
+        file.write(note)
 
 
-def compare_note(translator, note: bytes | None, path) -> tuple[str, ...]:
-    """Compares a translator with the note of an export.
+def compare_note(own: bytes, note: bytes | None, path) -> tuple[str, ...]:
+    """Compares the note of a translator with that of an export.
 
     Args:
-        translator: The `Translator`.
+        own: The `note_of` the translator.
         note: The note in the export, or `None`.
         path: The export.
 
@@ -57,7 +57,7 @@ def compare_note(translator, note: bytes | None, path) -> tuple[str, ...]:
             "The export must be one that this version has written. Received: "
             f"{path!r}, which does not say what it was made from."
         )
-    own = json.loads(note_of(translator))
+    own = json.loads(own)
     try:
         exported = dict(json.loads(note))
         searches = own["search"], dict(exported["search"])

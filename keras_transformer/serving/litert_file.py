@@ -25,7 +25,8 @@ class Facts:
     The signature `tokenizers` has outputs of these names.
 
     Attributes:
-        is_fast: Whether the target's pieces, joined, are the text.
+        is_fast: Whether the target's pieces are joined to text as
+            tensorflow-text's fast operation does.
         longest_source: Most tokens of a source, with the end token.
         num_slots: Hypotheses that the search decodes for each source.
         num_hypotheses: Hypotheses that it returns for each source.

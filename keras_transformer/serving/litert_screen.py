@@ -172,7 +172,10 @@ class Screen:
         return (
             tuple(weights.shape) == self._rounded.shape
             and data is not None
-            and bytes(data) == self._rounded.tobytes()
+            and np.array_equal(
+                np.frombuffer(data, "uint8"),
+                self._rounded.view("uint8").ravel(),
+            )
         )
 
     def _quantization(self):

@@ -51,6 +51,7 @@ class LiteRTTranslator:
             as much memory as the first.
 
     Attributes:
+        num_workers: As given.
         longest_source: Most tokens of a text, with the end token.
         facts: What else the file says about the translator, as
             `litert_file.Facts`.
@@ -74,8 +75,8 @@ class LiteRTTranslator:
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If ai-edge-litert is not installed.
-        TypeError: If `texts` are not strings, or `return_scores` is not `True`
-            or `False`.
+        TypeError: If `texts` are not strings, `return_scores` is not `True` or
+            `False`, or a number is not an integer.
         ValueError: If the file is not a LiteRT model, is damaged, or lacks the
             signatures of `export_litert`; if a text is longer than the
             exported translator takes; or if a number is less than 1.
@@ -113,7 +114,7 @@ class LiteRTTranslator:
             runner = interpreters[0].get_signature_runner("translate_ids")
             details = runner.get_input_details()["source_ids"]
         try:
-            self.source, self.target = (
+            self._source, self._target = (
                 sentencepiece.SentencePieceProcessor(
                     model_proto=models[name].tobytes()
                 )
@@ -123,7 +124,7 @@ class LiteRTTranslator:
             raise damaged(path, "its tokenizer cannot be read") from error
         self.longest_source = self.facts.longest_source
         self._is_fixed = -1 not in details["shape_signature"]
-        self._spelled = spellings(self.target) if self.facts.is_fast else None
+        self._spelled = spellings(self._target) if self.facts.is_fast else None
 
     def __call__(
         self,
@@ -175,7 +176,7 @@ class LiteRTTranslator:
 
     def encode(self, texts):
         """Splits a string into ids, a sequence of strings into lists of ids."""
-        return split_texts(self.source, texts)
+        return split_texts(self._source, texts)
 
     def __reduce__(self):
         return type(self), self._arguments  # for processes of a pool
@@ -185,7 +186,7 @@ class LiteRTTranslator:
         ids = [token for token in target_ids.tolist() if token not in special]
         if self.facts.is_fast:
             return join_pieces(self._spelled, ids)
-        return self.target.decode(ids)
+        return self._target.decode(ids)
 
     def _run(self, signature, **inputs):
         """Runs a signature on an interpreter that no other thread uses."""

@@ -116,6 +116,8 @@ if __name__ == "__main__":
     task, result = map(pathlib.Path, sys.argv[1:])
     try:
         measured = measure(**json.loads(task.read_text("utf-8")))
-    except (ImportError, ValueError) as error:
-        measured = {"error": [type(error).__name__, str(error)]}
+    except ImportError as error:
+        measured = {"error": ["ImportError", str(error)]}
+    except ValueError as error:
+        measured = {"error": ["ValueError", str(error)]}
     result.write_text(json.dumps(measured), "utf-8")

@@ -15,6 +15,7 @@ from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_replaceable
 from keras_transformer.paths import check_utf8
+from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.export_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -44,6 +45,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
     check = functools.partial(
         check_replaceable, path, overwrite, "a SavedModel", "saved_model.pb"
     )
+    note = note_of(translator)  # before minutes of work
     with new_folder(path, check) as folder:
         graph = TranslationGraph(translator)
         archive = keras.export.ExportArchive()
@@ -57,7 +59,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
             archive.add_endpoint(name, function)
         archive.write_out(os.fspath(folder), verbose=False)
         write_warmup_requests(translator, folder)
-        write_note(translator, folder)
+        write_note(note, folder)
 
 
 class TranslationGraph(tf.Module):

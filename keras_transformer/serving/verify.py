@@ -20,6 +20,7 @@ from keras_transformer.serving.differences import Difference
 from keras_transformer.serving.differences import differences_of
 from keras_transformer.serving.differences import score_gap
 from keras_transformer.serving.export_note import compare_note
+from keras_transformer.serving.export_note import note_of
 from keras_transformer.translator import Translator
 
 # Another order of float32 sums changes a token's log-probability by far less,
@@ -27,7 +28,7 @@ from keras_transformer.translator import Translator
 TOLERANCE = 0.01
 
 PROGRAM = pathlib.Path(__file__).with_name("run_export.py")
-ERRORS = {"ImportError": ImportError, "ModuleNotFoundError": ImportError}
+ERRORS = {"ImportError": ImportError, "ValueError": ValueError}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,13 +164,17 @@ def verify_export(
     lines = check_texts("lines", lines)
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
-    export = inspect_export(translator, path)
+    export = inspect_export(note_of(translator), path)
     expected = translator(lines, return_scores=True)
     return compare(translator, export, lines, *expected, tolerance)
 
 
-def inspect_export(translator, path) -> Export:
+def inspect_export(note: bytes, path) -> Export:
     """Inspects an export without running it.
+
+    Args:
+        note: The `note_of` the translator that it is compared with.
+        path: As for `verify_export`.
 
     Raises:
         FileNotFoundError: If there is no such folder or file.
@@ -179,8 +184,8 @@ def inspect_export(translator, path) -> Export:
     kind, contents = "LiteRT", litert_contents
     if os.path.isdir(path):
         kind, contents = "SavedModel", saved_model_contents
-    foreign, note = contents.read(path)
-    other_parts = compare_note(translator, note, path)
+    foreign, exported = contents.read(path)
+    other_parts = compare_note(note, exported, path)
     return Export(path, kind, tuple(foreign), other_parts)
 
 
@@ -263,7 +268,7 @@ def _measured(export, lines):
         name, message = measured["error"]
         if export.path not in message:  # as of text too long for it
             message = f"{export.path}: {message}"
-        raise ERRORS.get(name, ValueError)(message)
+        raise ERRORS[name](message)
     return measured
 
 

@@ -37,19 +37,33 @@ class Corpus:
 
     A pair has a row for each of its segmentations, the most probable first, one
     after another.
+
+    Attributes:
+        source: Rows of ids, each through its end token.
+        target: Rows of ids, each from its start through its end token.
+        lengths: Int64 array, of each pair the tokens of its longest row with
+            the end token.
+        num_empty: Pairs that were dropped as empty.
+        num_long: Pairs that were dropped as too long.
+        tokens_per_batch: Most tokens of a batch on each side, with padding.
+        max_length: Most tokens of a row that was kept, with the end token.
+        segmentations: Rows of each pair.
+        num_devices: Devices among which the rows of a batch are split.
+        num_parts: Parts of each batch, all of as many rows.
+        part: Number of the part to make, from 0.
     """
 
-    source: tf.RaggedTensor  # through the end token
-    target: tf.RaggedTensor  # from the start through the end token
-    lengths: np.ndarray  # of a pair's longest row, with its end token
+    source: tf.RaggedTensor
+    target: tf.RaggedTensor
+    lengths: np.ndarray
     num_empty: int
     num_long: int
     tokens_per_batch: int
     max_length: int
-    segmentations: int = 1  # of each pair
-    num_devices: int = 1  # among which the rows of a batch are split
-    num_parts: int = 1  # of each batch, with the same number of rows
-    part: int = 0  # the part to make
+    segmentations: int = 1
+    num_devices: int = 1
+    num_parts: int = 1
+    part: int = 0
 
     def __len__(self):
         return len(self.lengths)
@@ -193,7 +207,8 @@ class Corpus:
             self.tokens_per_batch // buckets,
         )
 
-    def report(self, name):
+    def report(self, name) -> str:
+        """How many pairs of a text, called `name`, were kept or dropped."""
         total = len(self) + self.num_empty + self.num_long
         text = f"{name}: {total:,} pairs, {len(self):,} kept"
         if self.num_empty:

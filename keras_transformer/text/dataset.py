@@ -187,6 +187,7 @@ def _string_pairs(source, target):
                 "`target` must be None where `source` is a dataset of pairs. "
                 f"Received: target of type {type(target).__name__}."
             )
+        _check_string_pairs(source)
         return _dataset_pairs(source), "dataset"
     if target is None:
         raise TypeError(
@@ -198,7 +199,7 @@ def _string_pairs(source, target):
     return line_pairs(source, target), ", ".join(dict.fromkeys(names))
 
 
-def _dataset_pairs(dataset):
+def _check_string_pairs(dataset):
     spec = dataset.element_spec
     are_strings = (
         isinstance(spec, tuple)
@@ -220,6 +221,9 @@ def _dataset_pairs(dataset):
             "`source` must end. Received: an infinite dataset. Use "
             "`dataset.take(n)`."
         )
+
+
+def _dataset_pairs(dataset):
     for number, pair in enumerate(dataset.as_numpy_iterator(), start=1):
         try:
             yield tuple(text.decode("utf-8") for text in pair)
@@ -243,7 +247,8 @@ def _read(pairs, splits, max_length, verbose):
     row_lengths = ([], [])
     lengths = []
     num_empty = num_long = 0
-    for chunk in tracked(chunks(pairs, CHUNK_LINES), "Splitting text", verbose):
+    pairs = tracked(pairs, "Splitting text", verbose)
+    for chunk in chunks(pairs, CHUNK_LINES):
         kept = []
         sides = (
             split([pair[side] for pair in chunk])

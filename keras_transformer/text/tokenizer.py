@@ -40,7 +40,10 @@ class Tokenizer:
         model: A serialised SentencePiece model, as in a `.model` file.
 
     Attributes:
+        model: As given.
         pieces: The text of every piece, by id.
+        is_fast: Whether tensorflow-text's fast operation, which LiteRT has too,
+            joins pieces to the same text.
 
     Raises:
         TypeError: If `model` is not bytes.
@@ -126,12 +129,12 @@ class Tokenizer:
             learn(
                 files_or_lines,
                 vocabulary_size,
-                model_type,
-                byte_fallback,
-                split_digits,
-                character_coverage,
-                symbols,
-                verbose,
+                model_type=model_type,
+                byte_fallback=byte_fallback,
+                split_digits=split_digits,
+                character_coverage=character_coverage,
+                symbols=symbols,
+                verbose=verbose,
             )
         )
 

@@ -61,7 +61,7 @@ def learn(
             f"{vocabulary_size}."
         )
     check_choice(MODEL_TYPES, model_type=model_type)
-    check_number("character_coverage", character_coverage)
+    check_number(character_coverage=character_coverage)
     if not LEAST_COVERAGE <= character_coverage <= 1:
         raise ValueError(
             f"`character_coverage` must be in [{LEAST_COVERAGE}, 1], as "
@@ -125,12 +125,14 @@ def _parts(lines):
     SentencePiece takes the start of a part for that of a word.
     """
     for line in lines:
-        while len(line) > MAX_LINE_LENGTH:
-            place = line.rfind(" ", 1, MAX_LINE_LENGTH + 1)
-            end = MAX_LINE_LENGTH if place == -1 else place
-            yield line[:end]
-            line = line[end:]
-        yield line
+        start = 0
+        while len(line) - start > MAX_LINE_LENGTH:
+            longest = start + MAX_LINE_LENGTH
+            place = line.rfind(" ", start + 1, longest + 1)
+            end = longest if place == -1 else place
+            yield line[start:end]
+            start = end
+        yield line[start:]
 
 
 def _checked_symbols(symbols):

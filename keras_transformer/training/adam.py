@@ -25,6 +25,7 @@ class Adam(Updates, keras.optimizers.Adam):
             weight decay and so on.
 
     Raises:
+        TypeError: If an argument is of the wrong kind.
         ValueError: If an argument is out of range, or weights are of float16,
             in which 1e-9 is 0: where a gradient is 0, 0 would be divided by 0.
 

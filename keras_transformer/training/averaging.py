@@ -142,12 +142,7 @@ class WeightAveraging(keras.callbacks.Callback):
             return []
         if self.decay is not None:
             return [ops.convert_to_numpy(mean) for mean in self._mean]
-        return [
-            np.mean(samples, axis=0, dtype="float64").astype(
-                np.result_type(samples[0], "float32")
-            )
-            for samples in zip(*self._samples, strict=True)
-        ]
+        return [*map(_mean, zip(*self._samples, strict=True))]
 
     def save_own_variables(self, store):
         """Writes what a later `fit` needs, arrays by name, into `store`.
@@ -319,3 +314,11 @@ class WeightAveraging(keras.callbacks.Callback):
         variables = self.model.trainable_variables
         # None where the averages were read from a checkpoint.
         return variables if self._variables is None else self._variables
+
+
+def _mean(samples):
+    """The mean of arrays, without a copy of them all as NumPy's would make."""
+    total = np.zeros(samples[0].shape, "float64")
+    for sample in samples:
+        total += sample
+    return (total / len(samples)).astype(np.result_type(samples[0], "float32"))

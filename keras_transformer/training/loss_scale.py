@@ -27,7 +27,8 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
         **kwargs: As for `keras.optimizers.LossScaleOptimizer`.
 
     Raises:
-        TypeError: If `inner_optimizer` is not an optimizer.
+        TypeError: If `inner_optimizer` is not an optimizer, or another argument
+            not a number.
         ValueError: If a number is not positive.
 
     Example:

@@ -69,6 +69,8 @@ class Perplexity(_TokenMean):
     """Exponential of the mean cross-entropy per target token, unsmoothed.
 
     Labels with id 0 are padding and do not count, with or without weights.
+    While a model trains in bfloat16, probabilities are rounded as
+    `LabelSmoothedCrossentropy` says; in validation they are not.
 
     Args:
         name: Name of the metric.

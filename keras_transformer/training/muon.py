@@ -43,7 +43,8 @@ class Muon(Updates, keras.optimizers.Muon):
             on.
 
     Raises:
-        TypeError: If `exclude_layers` is a string.
+        TypeError: If `exclude_layers` is a string, or another argument of the
+            wrong kind.
         ValueError: If an argument is out of range, or weights are of float16,
             in which 1e-9 is 0.
 

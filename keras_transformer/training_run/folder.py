@@ -9,6 +9,7 @@ import keras
 
 from keras_transformer.atomic import remove
 from keras_transformer.atomic import write_file
+from keras_transformer.checkpoint import checkpoints_in
 from keras_transformer.lock import lock
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.text.tokenizer import Tokenizer
@@ -67,10 +68,7 @@ class RunFolder:
 
     def has_progress(self) -> bool:
         """Whether a training here has a checkpoint or a logged epoch."""
-        try:
-            checkpoints = os.listdir(self.path(CHECKPOINTS))
-        except FileNotFoundError:
-            checkpoints = []
+        checkpoints = checkpoints_in(self.path(CHECKPOINTS))
         return bool(checkpoints) or self.epochs_logged() > 0
 
     @contextlib.contextmanager

@@ -310,9 +310,10 @@ def test_search_sees_the_weights_of_now():
 
 
 def test_default_search_is_greedy(copying_model):
-    expected_ids, _ = copying_model.generate(SOURCE_IDS)
-    target_ids, _ = copying_model.generate(SOURCE_IDS, search=kt.GreedySearch())
-    np.testing.assert_array_equal(target_ids, expected_ids)
+    found = copying_model.generate(SOURCE_IDS)
+    expected = copying_model.generate(SOURCE_IDS, search=kt.GreedySearch())
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)  # a beam has other scores
 
 
 def test_half_precision_copies_too(copying_model):
@@ -582,17 +583,6 @@ def test_prefix_of_an_empty_source_may_be_too_long(jit_compile):
     assert np.all(np.isfinite(scores))
 
 
-def test_a_wider_beam_finds_no_worse_a_copy(copying_model):
-    scores = [
-        copying_model.generate(
-            SOURCE_IDS, search=kt.BeamSearch(width, length_penalty=0.0)
-        )[1]
-        for width in (1, 4, 64)
-    ]
-    assert (scores[1] >= scores[0] - 1e-4).all()
-    assert (scores[2] >= scores[1] - 1e-4).all()
-
-
 def test_best_hypotheses_are_sorted_and_distinct(copying_model):
     search = kt.BeamSearch(width=5, num_hypotheses=5)
     target_ids, scores = copying_model.generate(SOURCE_IDS, search=search)
@@ -663,7 +653,11 @@ def test_weights_stay_where_they_are(copying_model):
         np.testing.assert_array_equal(ops.convert_to_numpy(array), expected)
 
 
-@pytest.mark.parametrize("jit_compile", [None, False])
+# On TensorFlow the default is the same.
+@pytest.mark.parametrize(
+    "jit_compile",
+    [None, False] if keras.backend.backend() == "jax" else [False],
+)
 def test_callback_generates_in_the_middle_of_an_epoch(jit_compile):
     model = kt.Transformer(V, **SIZES, dropout=0.0)
     model.compile("sgd", kt.LabelSmoothedCrossentropy(0.1), **COMPILE)
@@ -793,15 +787,13 @@ def test_a_search_ends_with_its_longest_targets(copying_model):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_searches_used_last_are_kept(copying_model, monkeypatch):
+def test_functions_used_last_are_kept(copying_model, monkeypatch):
     monkeypatch.setattr(compiled_module, "MOST_KEPT", 2)
-    model = kt.Transformer.from_config(copying_model.get_config())
-    source_ids = np.array([[4, 5, 3]])
-    searches = [kt.BeamSearch(2, alpha) for alpha in (0.1, 0.2, 0.3)]
+    functions = compiled_module.Functions(copying_model)
     kept = []
-    for number in (0, 1, 0, 2, 0):
-        model.generate(source_ids, searches[number], max_length=2)
-        kept.append([*model._functions.compiled.values()])
+    for key in (0, 1, 0, 2, 0):
+        functions.run((key,), lambda x: x["x"] + 1, {"x": np.ones(2)}, False)
+        kept.append([*functions.compiled.values()])
     first, second, *_ = kept[1]
     assert kept[2] == [second, first]
     assert kept[3][0] == first and second not in kept[3]

@@ -68,7 +68,7 @@ def test_all_logits_are_computed_only_where_errors_matter():
 
 def test_a_token_that_errors_hide_is_found():
     exact = np.zeros((1, 1, V), "float32")
-    exact[0, 0, 40 : 40 + screening.MORE + 2] = 1.0
+    exact[0, 0, 40 : 40 + screening.NUM_SPARE + 2] = 1.0
     approximate = exact.copy()
     exact[0, 0, 40], exact[0, 0, 200] = 1.05, 1.1
     approximate[0, 0, 200] = 0.9

@@ -81,11 +81,11 @@ def test_segments_with_a_past_equal_one_loop(
     rooms = set()
     original = DecodingLoop.advance
 
-    def recorded(self, position, under_way, most_done=None):
+    def recorded(self, position, under_way, enough_done=None):
         (past, _), (keys, _) = under_way.past[0], under_way.cache[0]
         assert past.shape[2] == (int(position) + 1) * search.num_slots
         rooms.add(keys.shape[2] // search.num_slots)
-        return original(self, position, under_way, most_done)
+        return original(self, position, under_way, enough_done)
 
     monkeypatch.setattr(DecodingLoop, "advance", recorded)
     inputs = {"source_ids": source_ids, "max_lengths": limits()}
@@ -130,10 +130,10 @@ def test_finished_sentences_leave_and_the_cache_grows(
     sizes, positions = [], []
     original = DecodingLoop.advance
 
-    def recorded(self, position, under_way, most_done=None):
+    def recorded(self, position, under_way, enough_done=None):
         keys, _ = under_way.cache[0]
         sizes.append((keys.shape[0], keys.shape[2]))
-        position, under_way = original(self, position, under_way, most_done)
+        position, under_way = original(self, position, under_way, enough_done)
         positions.append(int(position))
         return position, under_way
 
@@ -232,7 +232,9 @@ def test_source_shapes_to_compile_are_few(model, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("search", [kt.GreedySearch(), kt.BeamSearch(2)])
+@pytest.mark.parametrize(
+    "search", [kt.GreedySearch(), SEARCHES["beam"]], ids=["greedy", "beam"]
+)
 def test_scores_can_be_left_out(model, source_ids, search):
     expected, _ = model.generate(source_ids, search, max_length=9)
     (target_ids,) = model.generate(

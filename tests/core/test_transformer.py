@@ -268,6 +268,70 @@ def test_layers_without_names_are_numbered_in_their_model():
     assert [x.trainable for x in again.adapters] == [True, False]
 
 
+class GatedEncoderLayer(kt.EncoderLayer):
+    """Adds as much as a weight says, at first nothing."""
+
+    def build(self, inputs_shape):
+        self.gate = self.add_weight(shape=(), initializer="zeros", name="gate")
+        super().build(inputs_shape)
+
+    def call(self, inputs, padding_mask=None, **options):
+        outputs = super().call(inputs, padding_mask, **options)
+        return inputs + self.gate * (outputs - inputs)
+
+
+class HalvingDecoderLayer(kt.DecoderLayer):
+    def call(self, inputs, encoded, return_attention_scores=False, **options):
+        x, weights = super().call(
+            inputs, encoded, return_attention_scores=True, **options
+        )
+        return (x / 2, weights) if return_attention_scores else x / 2
+
+    def step(self, inputs, *arguments):
+        x, cache = super().step(inputs, *arguments)
+        return x / 2, cache
+
+
+class GatedEncoder(kt.Encoder):
+    layer_class = GatedEncoderLayer
+
+
+class HalvingDecoder(kt.Decoder):
+    layer_class = HalvingDecoderLayer
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class WithOwnLayers(kt.Transformer):
+    encoder_class = GatedEncoder
+    decoder_class = HalvingDecoder
+
+
+@pytest.mark.parametrize("rematerialize", [False, True])
+def test_a_subclass_may_have_layers_of_its_own(tmp_path, rematerialize):
+    config = small_model(num_layers=2, rematerialize=rematerialize).get_config()
+    config.pop("name")
+    model = WithOwnLayers.from_config(config)
+    ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
+    ids[1, 3:] = 0
+    inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
+    embedded = model.source_positions(model.source_embedding(ids))
+    np.testing.assert_allclose(model.encode(ids), embedded, rtol=1e-5)
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(), **COMPILE)
+    model.fit(inputs, ids, verbose=0)
+    gates = [layer.gate for layer in model.encoder.layers]
+    assert len(gates) == 2 and np.all(gates)
+    expected = model(inputs)
+    plain = small_model(num_layers=2)
+    assert len(model.weights) == len(plain.weights) + 2
+    # Step by step as all at once.
+    targets, scores = model.generate(ids, max_length=T, jit_compile=False)
+    _, expected_scores = model.score(ids, targets, jit_compile=False)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(again(inputs), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -657,6 +721,14 @@ def test_model_can_be_cloned():
     model = kt.Transformer(**MODEL)
     clone = keras.models.clone_model(model)
     assert clone.get_config() == model.get_config()
+    ids = np.array([[4, 5, 6], [7, 8, 0]])
+    inputs = {"source_ids": ids, "target_ids": ids}
+    expected = ops.convert_to_numpy(model(inputs))
+    for weight in clone.weights:  # its own
+        weight.assign(ops.zeros_like(weight))
+    np.testing.assert_array_equal(model(inputs), expected)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_allclose(clone(inputs), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_methods_have_the_signatures_of_keras():

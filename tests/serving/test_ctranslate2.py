@@ -487,9 +487,25 @@ class Mirrored(kt.Transformer):
         return -x, cache
 
 
+class HalvingLayer(kt.EncoderLayer):
+    """Computes something else with the same weights."""
+
+    def call(self, inputs, **options):
+        return super().call(inputs, **options) / 2.0
+
+
+class HalvingEncoder(kt.Encoder):
+    layer_class = HalvingLayer
+
+
+class Halving(kt.Transformer):
+    encoder_class = HalvingEncoder
+
+
 @pytest.mark.parametrize(
     "kind, message",
     [
+        (Halving, "have only the layers of `Transformer`.*a HalvingEncoder"),
         (Mirrored, "a Mirrored with a `decode_step_vectors` of its own"),
         (Cooler, "compute as `Transformer` does.*a Cooler with a `project` of"),
         (WithBias, "have only the layers of `Transformer`.*WithBias with .*b"),
@@ -570,23 +586,26 @@ def test_folder_of_an_export_is_refused_and_untouched(exported):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_folder_of_something_else_is_untouched(exported, tmp_path, overwrite):
+@pytest.mark.parametrize("name", ["thesis.tex", "model.bin"])
+def test_folder_of_something_else_is_untouched(
+    exported, tmp_path, overwrite, name
+):
     translator, _ = exported["default"]
-    (tmp_path / "thesis.tex").write_text("precious")
-    message = "something other than a CTranslate2 model, and nothing in it was"
+    (tmp_path / name).write_text("precious")
+    message = "something other than an export for CTranslate2, and nothing in "
     with pytest.raises(FileExistsError, match=message):
         translator.export_ctranslate2(tmp_path, overwrite=overwrite)
     with pytest.raises(FileExistsError, match=message):
-        file = tmp_path / "thesis.tex"
+        file = tmp_path / name
         translator.export_ctranslate2(file, overwrite=overwrite)
-    assert contents(tmp_path) == {"thesis.tex": b"precious"}
+    assert contents(tmp_path) == {name: b"precious"}
 
 
 def test_overwrite_replaces_an_export(exported, tmp_path, capfd):
     translator, folder = exported["default"]
     path = tmp_path / "en-de"
     path.mkdir()
-    (path / "model.bin").write_text("an export")
+    (path / "source.spm").write_text("an export")
     (path / "vmap.txt").write_text("old")
     translator.export_ctranslate2(str(path), overwrite=True)
     assert capfd.readouterr().out == ""
@@ -603,7 +622,7 @@ def test_export_that_fails_leaves_the_old_one(
     translator, _ = exported["default"]
     path = tmp_path / "en-de"
     path.mkdir()
-    (path / "model.bin").write_text("old")
+    (path / "source.spm").write_text("old")
     before = contents(tmp_path)
 
     def save(spec, folder):

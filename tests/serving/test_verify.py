@@ -142,7 +142,9 @@ def test_the_same_search_may_be_written_otherwise(small):
         for x in (1, 1.0)
     )
     note = export_note.note_of(one)
-    assert export_note.compare_note(other, note, "path") == ()
+    assert (
+        export_note.compare_note(export_note.note_of(other), note, "path") == ()
+    )
 
 
 def test_export_of_another_translator_is_named(small, monkeypatch):
@@ -166,7 +168,7 @@ def test_export_of_another_translator_is_named(small, monkeypatch):
     tokenizer = kt.Tokenizer.train(lines, size, verbose=0)
     other = kt.Translator(translator.model, translator.tokenizer, tokenizer)
     note = export_note.note_of(translator)
-    found = export_note.compare_note(other, note, "path")
+    found = export_note.compare_note(export_note.note_of(other), note, "path")
     assert found == ("target vocabulary",)
 
 
@@ -175,7 +177,10 @@ def test_rounded_weights_are_not_told_from_others(small):
     note = export_note.note_of(small.translator)
     for dtype in ("mixed_bfloat16", "bfloat16"):
         other = small.translator.with_dtype(dtype)
-        assert export_note.compare_note(other, note, "path") == ()
+        assert (
+            export_note.compare_note(export_note.note_of(other), note, "path")
+            == ()
+        )
 
 
 def test_a_search_is_checked_before_lines_are_translated(small, monkeypatch):
@@ -239,7 +244,9 @@ def test_tie_is_no_fault(small, monkeypatch):
     found = ["Katze", "", "Hund sieht", "Fuchs", "Henne"]
     expected = ["Hund", "", "Fuchs", "Fuchs", "Katze"]
     pretend(monkeypatch, found)
-    export = verify.inspect_export(indifferent, small.saved_model)
+    export = verify.inspect_export(
+        export_note.note_of(indifferent), small.saved_model
+    )
     scores = np.zeros(len(LINES))
     report = verify.compare(
         indifferent, export, LINES, expected, scores, tolerance=1e-4
@@ -369,7 +376,9 @@ def test_text_as_long_as_the_model_takes_is_no_excuse(
     expected = ["Katze sieht Hund " * 40]
     report = verify.compare(
         translator,
-        verify.inspect_export(translator, small.saved_model),
+        verify.inspect_export(
+            export_note.note_of(translator), small.saved_model
+        ),
         *(LINES[:1], expected, np.zeros(1)),
         tolerance=verify.TOLERANCE,
     )

@@ -117,7 +117,9 @@ def test_requests_are_those_of_tensorflow_serving(small):
     from tensorflow_serving.apis import prediction_log_pb2
 
     path = small.saved_model / "assets.extra" / "tf_serving_warmup_requests"
-    for record in tf.data.TFRecordDataset(str(path)):
+    records = [*tf.data.TFRecordDataset(str(path))]
+    assert records
+    for record in records:
         log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
         assert log.WhichOneof("log_type") == "predict_log"
         assert log.predict_log.request.model_spec.signature_name

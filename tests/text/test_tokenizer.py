@@ -2,6 +2,7 @@
 
 import io
 import re
+import tracemalloc
 
 import hypothesis
 import keras
@@ -455,6 +456,13 @@ def test_a_long_line_is_learned_from_in_parts(monkeypatch):
         parts = [*vocabulary._parts([line])]
         assert "".join(parts) == line
         assert len(parts) == -(-len(line) // 4096)
+    # Without a copy of the rest for each part.
+    parts = vocabulary._parts(["a" * 10**6])
+    tracemalloc.start()
+    assert sum(map(len, parts)) == 10**6
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**5
     options = {"vocabulary_size": 20, "verbose": 0}
     lines = ["xylophone is a word " * 20]
     in_parts = [*map("".join, zip(*[iter(lines[0])] * 20, strict=True))]
