@@ -192,6 +192,10 @@ class MultiHeadAttention(Layer):
         return_attention_scores=False,
         training=None,
     ):
+        check_flag(
+            use_causal_mask=use_causal_mask,
+            return_attention_scores=return_attention_scores,
+        )
         for name, x in (("value", value), ("key", key)):
             if x is not None:
                 check_axes(name, x, (3,), "(B, S, D)")

@@ -6,6 +6,7 @@ import sacrebleu
 
 from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_texts
 
 # Decimal places of scores: few enough that 100 is 100 and not a little more,
@@ -34,8 +35,10 @@ def bleu_metric(lowercase: bool, tokenize: str) -> sacrebleu.BLEU:
     Raises:
         OSError: If sacreBLEU cannot download what the tokenizer needs.
         RuntimeError: If a library that it needs is not installed.
+        TypeError: If `lowercase` is not `True` or `False`.
         ValueError: If there is no such tokenizer.
     """
+    check_flag(lowercase=lowercase)
     check_choice([*sacrebleu.BLEU.TOKENIZERS], tokenize=tokenize)
     try:
         return sacrebleu.BLEU(

@@ -57,7 +57,8 @@ class DecoderLayer(Layer):
 
     Call arguments:
         inputs: Float tensor of shape `(B, T, D)`.
-        encoded: Encoder output, float tensor of shape `(B, S, D)`.
+        encoded: Encoder output, float tensor of shape `(B, S, D)`, or of
+            another width, which stays the same once the layer is built.
         padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
             be attended to.
         encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
@@ -179,6 +180,8 @@ class DecoderLayer(Layer):
         inputs_mask=None,
     ):
         _check_encoded(encoded)
+        check_flag(return_attention_scores=return_attention_scores)
+        check_width("inputs", inputs.shape, self.hidden_dim)
         padding_mask = first_given(padding_mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         check_padding_mask("encoded_mask", encoded_mask, encoded.shape[:2])

@@ -108,6 +108,7 @@ class TokenEmbedding(Layer):
 
     def __call__(self, inputs, *args, **kwargs):
         is_reverse = kwargs.get("reverse", False)
+        check_flag(reverse=is_reverse)
         if not is_reverse and isinstance(inputs, (list, tuple, np.ndarray)):
             inputs = as_ids("inputs", inputs)
         elif not is_reverse and _are_whole_floats(inputs):

@@ -157,6 +157,7 @@ class EncoderLayer(Layer):
         mask=None,
         inputs_mask=None,
     ):
+        check_width("inputs", inputs.shape, self.hidden_dim)
         padding_mask = first_given(padding_mask, mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         x = inputs

@@ -92,6 +92,7 @@ class FeedForward(Layer):
         super().build(inputs_shape)
 
     def call(self, inputs, training=None):
+        check_width("inputs", inputs.shape, self.hidden_dim)
         x = self.inner(inputs)  # (B, T, F)
         x = self.inner_dropout(x, training=training)
         return self.outer(x)  # (B, T, D)

@@ -653,8 +653,9 @@ class Transformer(Freezable, keras.Model):
             min_length: Fewest tokens of a target before its end token. Where
                 the default of `max_length`, or the model's own, is smaller,
                 that limit wins.
-            max_length: Most tokens of a target with its end token. By default
-                the tokens of its source + 50 (section 6.1).
+            max_length: Most tokens of a target with its end token, never more
+                than the model's own. By default the tokens of its source + 50
+                (section 6.1).
             target_prefix_ids: Int array `(B, P)`, tokens that each target
                 begins with, then padding.
             return_scores: Whether to return the scores; `GreedySearch` and

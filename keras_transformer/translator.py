@@ -13,6 +13,7 @@ from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
 from keras_transformer.checks import check_as_many
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
 from keras_transformer.descriptions import check_describable
@@ -348,6 +349,7 @@ class Translator:
                 the class of model or search is not registered; or if `path`
                 is an address, such as `gs://`.
         """
+        check_flag(overwrite=overwrite)
         check_describable(self.model)
         check_registered(model=self.model, search=self.search)
         self._check_tokenizers()
@@ -475,6 +477,7 @@ class Translator:
                 class of its own, or TensorFlow could not read a folder of that
                 name.
         """
+        check_flag(overwrite=overwrite)
         check_is_tensorflow("A SavedModel")
         self._check_tokenizers()
         from keras_transformer.serving.saved_model import export_saved_model
@@ -637,6 +640,7 @@ class Translator:
         >>> results = engine.translate_batch([pieces], beam_size=4)
         >>> translations = [target.decode(one.hypotheses[0]) for one in results]
         """
+        check_flag(overwrite=overwrite)
         self._check_tokenizers()
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 

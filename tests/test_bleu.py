@@ -51,6 +51,11 @@ def test_lowercase_ignores_case():
     assert lower.bleu > exact.bleu
 
 
+def test_lowercase_is_a_flag():
+    with pytest.raises(TypeError, match="`lowercase` must be True or False"):
+        kt.corpus_scores(TRANSLATIONS, REFERENCES, lowercase="no")
+
+
 def test_tokenizers_are_those_of_sacrebleu():
     message = "`tokenize` must be one of 'none', .*Received: tokenize=.*13a"
     for tokenize in ("v13a", ["13a"]):

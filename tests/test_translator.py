@@ -1432,3 +1432,14 @@ def test_tokenizer_of_another_size_is_refused(saved, target_tokenizer):
     replace_file(path, target_tokenizer.model)
     with pytest.raises(ValueError, match="must have the vocabularies of"):
         kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["save", "export_saved_model", "export_litert", "export_ctranslate2"],
+)
+def test_what_is_there_is_replaced_for_a_flag_alone(translator, tmp_path, name):
+    (tmp_path / "there").write_text("precious")
+    with pytest.raises(TypeError, match="`overwrite` must be True or False"):
+        getattr(translator, name)(tmp_path / "there", overwrite="no")
+    assert (tmp_path / "there").read_text() == "precious"

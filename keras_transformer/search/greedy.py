@@ -14,7 +14,8 @@ class GreedySearch(IndependentSearch):
     """Chooses the most probable token at each step.
 
     Stops when every sentence has ended. The score of a target is its
-    natural-logarithm probability, the sum over its tokens, in nats.
+    natural-logarithm probability, the sum over its tokens, in nats. All tokens
+    of the vocabulary share the probability, also those that are never chosen.
 
     Args:
         repetition_penalty: Factor on the log-probability of tokens that the

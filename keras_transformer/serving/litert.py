@@ -52,7 +52,7 @@ def export_litert(
     """Writes what `Translator.export_litert` describes."""
     path = os.fsdecode(path)
     check_choice(QUANTIZATIONS, quantization=quantization)
-    check_flag(text=text, steps=steps, screening=screening)
+    check_flag(text=text, steps=steps, screening=screening, overwrite=overwrite)
     if source_length is not None:
         _check_source_length(source_length, translator.longest_source)
         text = steps = False

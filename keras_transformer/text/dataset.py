@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_share
@@ -90,6 +91,7 @@ def translation_dataset(
     >>> sorted(inputs), labels.shape == weights.shape
     (['source_ids', 'target_ids'], True)
     """
+    check_flag(shuffle=shuffle)
     if segmentations != 1 and not shuffle:
         raise ValueError(
             "`segmentations` must be 1 without `shuffle`, which draws one. "

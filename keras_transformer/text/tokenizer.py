@@ -119,7 +119,8 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: If a path is not a file.
-            TypeError: If a symbol is not a string.
+            TypeError: If a symbol is not a string, or another argument of the
+                wrong kind.
             ValueError: If there is no text, the vocabulary is larger than the
                 text allows or too small for its characters, or text is not
                 UTF-8 or cannot be encoded; or if a symbol is empty, contains

@@ -7,6 +7,7 @@ import re
 import sentencepiece
 
 from keras_transformer.checks import check_choice
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
@@ -61,6 +62,7 @@ def learn(
             f"{vocabulary_size}."
         )
     check_choice(MODEL_TYPES, model_type=model_type)
+    check_flag(byte_fallback=byte_fallback, split_digits=split_digits)
     check_number(character_coverage=character_coverage)
     if not LEAST_COVERAGE <= character_coverage <= 1:
         raise ValueError(

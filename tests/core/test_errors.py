@@ -118,6 +118,47 @@ def test_flags_must_be_bools(layer, name):
             layer(**LAYERS[layer], **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("layer", "arguments", "name"),
+    [
+        (kt.MultiHeadAttention, 2, "use_causal_mask"),
+        (kt.MultiHeadAttention, 2, "return_attention_scores"),
+        (kt.EncoderLayer, 1, "use_causal_mask"),
+        (kt.Encoder, 1, "use_causal_mask"),
+        (kt.DecoderLayer, 2, "return_attention_scores"),
+        (kt.Decoder, 2, "return_attention_scores"),
+        (kt.TokenEmbedding, 1, "reverse"),
+    ],
+    ids=name_of,
+)
+def test_flags_of_calls_must_be_bools(layer, arguments, name):
+    layer = layer(**LAYERS[layer])
+    with raises(
+        TypeError, f"`{name}` must be True or False. Received: {name}="
+    ):
+        layer(*[zeros(B, T, D)] * arguments, **{name: "no"})
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [kt.FeedForward, kt.EncoderLayer, kt.Encoder, kt.DecoderLayer, kt.Decoder],
+    ids=name_of,
+)
+def test_the_width_is_checked_once_a_layer_is_built_too(layer):
+    arguments = 1 + (layer in (kt.DecoderLayer, kt.Decoder))
+    layer = layer(**LAYERS[layer])
+    layer(*[zeros(B, T, D)] * arguments)
+    message = "`inputs` must be `hidden_dim` wide. Received: inputs.shape="
+    with raises(ValueError, message):
+        layer(zeros(B, T, D + 1), *[zeros(B, T, D)] * (arguments - 1))
+
+
+@pytest.mark.parametrize("layer", [kt.DecoderLayer, kt.Decoder], ids=name_of)
+def test_a_decoder_without_a_source_names_what_there_is(layer):
+    with raises(ValueError, "is an `Encoder` with use_causal_mask=True."):
+        layer(**LAYERS[layer])(zeros(B, T, D))
+
+
 @pytest.mark.parametrize(("layer", "name"), DROPPING, ids=name_of)
 def test_shares_must_be_in_range(layer, name):
     for value in (-0.1, 1, 1.0, 30, float("nan")):

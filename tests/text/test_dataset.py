@@ -305,6 +305,11 @@ def test_keras_seed_makes_the_order_repeatable(make, english, german):
     assert orders[0] == orders[1]
 
 
+def test_shuffle_is_a_flag(make):
+    with pytest.raises(TypeError, match="`shuffle` must be True or False"):
+        make(["a"], ["b"], shuffle="no")
+
+
 def test_without_shuffle_pairs_of_like_length_keep_their_order(
     make, tokenizer, english, german
 ):

@@ -780,6 +780,12 @@ def test_character_coverage_out_of_range(lines, coverage):
         kt.Tokenizer.train(lines, character_coverage=coverage, verbose=0)
 
 
+@pytest.mark.parametrize("name", ["byte_fallback", "split_digits"])
+def test_flags_of_another_kind(lines, name):
+    with pytest.raises(TypeError, match=f"`{name}` must be True or False"):
+        kt.Tokenizer.train(lines, verbose=0, **{name: "no"})
+
+
 def test_character_coverage_of_another_kind(lines):
     with pytest.raises(
         TypeError, match="`character_coverage` must be a number"
