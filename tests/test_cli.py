@@ -1619,6 +1619,47 @@ def test_export_writes_a_saved_model(trained, tmp_path):
     assert [text.decode() for text in found] == trained.translator(texts)
 
 
+@pytest.mark.parametrize(
+    ("options", "writer", "expected"),
+    [
+        (
+            ("--quantization", "int8", "--no-text", "--no-steps"),
+            "export_litert",
+            {"quantization": "int8", "text": False, "steps": False},
+        ),
+        (
+            ("--source-length", "64", "--no-screening", "--overwrite"),
+            "export_litert",
+            {"source_length": 64, "screening": False, "overwrite": True},
+        ),
+        (("--dtype", "bfloat16"), "export_saved_model", {"overwrite": False}),
+    ],
+)
+def test_options_of_an_export_reach_it(
+    trained, tmp_path, monkeypatch, options, writer, expected
+):
+    given = []
+
+    def write(translator, path, **arguments):
+        given.append((translator, os.fspath(path), arguments))
+
+    monkeypatch.setattr(kt.Translator, writer, write)
+    path = tmp_path / "file.tflite"
+    if writer == "export_saved_model":
+        path = tmp_path / "folder"
+    search = ("--search", "beam", "--width", "3", "--length-penalty", "1")
+    result = run("export", trained.folder, path, *options, *search)
+    assert result.code == 0, result.errors
+    [(translator, output, arguments)] = given
+    assert output == str(path)
+    assert expected.items() <= arguments.items()
+    found = translator.search
+    assert (type(found), found.width) == (kt.BeamSearch, 3)
+    assert found.length_penalty == 1
+    wanted = "bfloat16" if "--dtype" in options else "float32"
+    assert translator.model.dtype_policy.name == wanted
+
+
 def test_export_writes_a_ctranslate2_model(trained, tmp_path):
     options = ("--format", "ctranslate2")
     result = run("export", trained.folder, tmp_path / "ct2", *options)

@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,6 +15,8 @@ import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer import extras
 from keras_transformer.cli import commands
+
+PACKAGE = pathlib.Path(kt.__file__).parent
 
 
 def python(code, *arguments, **environment):
@@ -43,6 +47,45 @@ def test_star_import_gives_the_public_names():
     exec("from keras_transformer import *", names)
     assert names["Transformer"] is kt.Transformer
     assert "importlib" not in names
+
+
+def test_the_readme_lists_every_public_name():
+    readme = (PACKAGE.parent / "README.md").read_text("utf-8")
+    _, section = readme.split("\n## All names\n")
+    rows = section.split("\n## ")[0].splitlines()
+    first_cells = " ".join(row.split("|")[1] for row in rows if "|" in row)
+    names = re.findall(r"`(\w+)`", first_cells)
+    assert sorted(set(names) - {"keras_transformer"}) == sorted(
+        name for name in kt.__all__ if not name.startswith("_")
+    )
+
+
+ABOVE_THE_MODEL = {"translator", "serving", "cli", "training_run", "marian"}
+MODELS = {"transformer", "encoder", "decoder", "decoding", "generation"}
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [
+        ("search", {"text", "training", *MODELS, *ABOVE_THE_MODEL}),
+        ("text", {"search", "training", *MODELS, *ABOVE_THE_MODEL}),
+        ("training", {"search", "text", *MODELS, *ABOVE_THE_MODEL}),
+        ("tensorflow_only", {"search", "text", *MODELS, *ABOVE_THE_MODEL}),
+        ("serving", {"cli", "training_run", "marian"}),
+        ("marian", {"cli", "training_run", "serving"}),
+        ("training_run", {"cli", "serving", "marian"}),
+    ],
+)
+def test_imports_point_one_way(package, others):
+    files = [*(PACKAGE / package).glob("*.py")]
+    assert len(files) > 2
+    pattern = re.compile(r"^\s*from keras_transformer\.(\w+)", re.MULTILINE)
+    imported = {
+        name
+        for file in files
+        for name in pattern.findall(file.read_text("utf-8"))
+    }
+    assert not imported & others
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -95,6 +95,22 @@ def small_preset():
 choose_sample = run_module.choose_sample
 
 
+@pytest.fixture(scope="module", autouse=True)
+def graphs_as_traced():
+    """Leaves graphs as in the quick tests, in the slow ones here too.
+
+    Each trains anew, and stops or fails at once. Optimised graphs train in the
+    processes below, and by the command.
+    """
+    options = tf.config.optimizer.get_experimental_options()
+    name = "disable_meta_optimizer"
+    tf.config.optimizer.set_experimental_options({name: True})
+    yield
+    tf.config.optimizer.set_experimental_options(
+        {name: options.get(name, False)}
+    )
+
+
 def new_run(folder, **settings):
     """A training with the settings, and the rest of `SETTINGS`."""
     options = TrainingOptions(os.fspath(folder), **{**SETTINGS, **settings})
@@ -1202,7 +1218,8 @@ def test_a_start_that_failed_does_not_refuse_another(
         with pytest.raises(RuntimeError, match="Another training is writing"):
             train(folder, text, {"seed": 3})
     (folder / "training/checkpoints").mkdir()
-    (folder / "training/checkpoints/epoch-00001").touch()
+    name = "epoch-00001-batch-00000000.safetensors"
+    (folder / "training/checkpoints" / name).touch()
     with pytest.raises(ValueError, match="`seed` must be what the train"):
         train(folder, text, {"seed": 3})
 

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
@@ -1177,9 +1178,11 @@ def full_disk_at(monkeypatch, number):
     calls = []
 
     def full(descriptor):
-        calls.append(descriptor)
+        status = os.fstat(descriptor)
+        calls.extend([1] * stat.S_ISREG(status.st_mode))
         if len(calls) == number:
-            os.truncate(descriptor, os.fstat(descriptor).st_size // 2)
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            os.truncate(path, status.st_size // 2)
             raise OSError(28, "No space left on device")
         fsync(descriptor)
 

@@ -26,7 +26,7 @@ def no_weight(path, name) -> ValueError:
     )
 
 
-class Weights:
+class MarianWeights:
     """Weights by the names that Hugging Face gives them, float32.
 
     Args:
@@ -146,7 +146,7 @@ class MarianModel:
     """
 
     options: dict
-    weights: Weights
+    weights: MarianWeights
     tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     rows: np.ndarray

@@ -8,12 +8,13 @@ import safetensors.numpy
 
 from keras_transformer.extras import not_installed
 from keras_transformer.marian.conversion import MarianModel
-from keras_transformer.marian.conversion import Weights
+from keras_transformer.marian.conversion import MarianWeights
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
 from keras_transformer.marian.files import damaged
 from keras_transformer.marian.opus import is_language
+from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.paths import check_file
 from keras_transformer.search import BeamSearch
@@ -60,7 +61,9 @@ def read_hugging_face(folder) -> MarianModel:
     if os.path.exists(os.path.join(folder, TARGET_VOCABULARY)):
         target_ids = _read_json(folder, TARGET_VOCABULARY)
     ids.update(_added_languages(folder, {**ids, **target_ids}))
-    tokenizer, target_tokenizer = read_tokenizers(folder, ids)
+    languages = languages_in(ids)
+    ids.update(languages)
+    tokenizer, target_tokenizer = read_tokenizers(folder, languages)
     return MarianModel(
         options=_options(config),
         weights=_weights(folder, config.size("d_model")),
@@ -128,7 +131,7 @@ def _weights(folder, hidden_dim):
     path = os.path.join(folder, SAFETENSORS)
     if os.path.isfile(path):
         try:
-            return Weights(path, safetensors.numpy.load_file(path), order)
+            return MarianWeights(path, safetensors.numpy.load_file(path), order)
         except safetensors.SafetensorError as error:
             raise damaged(path, error) from error
     path = os.path.join(folder, TORCH)
@@ -137,7 +140,7 @@ def _weights(folder, hidden_dim):
             f"There must be a {SAFETENSORS} or a {TORCH} with all weights. "
             f"Received: neither in {folder!r}."
         )
-    return Weights(path, _torch_arrays(path), order)
+    return MarianWeights(path, _torch_arrays(path), order)
 
 
 def _torch_arrays(path):

@@ -11,27 +11,34 @@ def is_language(piece) -> bool:
     return piece.startswith(">>") and piece.endswith("<<")
 
 
-def read_tokenizers(folder, ids: dict) -> tuple[Tokenizer, Tokenizer]:
-    """Reads the tokenizers of source and target.
+def languages_in(ids: dict) -> dict:
+    """The rows of languages, by what a tokenizer calls them.
 
-    A text for several languages begins with the name of one, which
-    SentencePiece does not know: the source tokenizer gets those in `ids`.
+    A text for several languages begins with the name of one, to which a
+    tokenizer adds the mark of the start of a word.
+
+    Args:
+        ids: Row of each source piece.
+    """
+    return {f"▁{x}": row for x, row in ids.items() if is_language(x)}
+
+
+def read_tokenizers(folder, languages) -> tuple[Tokenizer, Tokenizer]:
+    """Reads the tokenizers of source and target.
 
     Args:
         folder: Has `source.spm` and `target.spm`.
-        ids: Row of each source piece. Languages are entered again, with the
-            mark of the start of a word that the tokenizer gives them.
+        languages: From `languages_in`. The source tokenizer gets them, which
+            SentencePiece does not know.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ValueError: If one is damaged.
     """
-    languages = {f"▁{piece}": piece for piece in ids if is_language(piece)}
     tokenizer = Tokenizer.from_sentencepiece(os.path.join(folder, "source.spm"))
     if languages:
         tokenizer = Tokenizer(with_symbols(tokenizer.model, languages))
     target_tokenizer = Tokenizer.from_sentencepiece(
         os.path.join(folder, "target.spm")
     )
-    ids.update({word: ids[piece] for word, piece in languages.items()})
     return tokenizer, target_tokenizer

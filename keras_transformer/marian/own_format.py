@@ -12,12 +12,13 @@ import numpy as np
 import yaml
 
 from keras_transformer.marian.conversion import MarianModel
-from keras_transformer.marian.conversion import Weights
+from keras_transformer.marian.conversion import MarianWeights
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import no_weight
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
 from keras_transformer.marian.files import damaged
+from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.paths import check_file
 from keras_transformer.search import BeamSearch
@@ -111,7 +112,9 @@ def read_own_format(path) -> MarianModel:
         numbers["<pad>"] = len(matrix)
     return MarianModel(
         options=options,
-        weights=Weights(model_path, weights, np.arange(options["hidden_dim"])),
+        weights=MarianWeights(
+            model_path, weights, np.arange(options["hidden_dim"])
+        ),
         tokenizer=tokenizers[0],
         target_tokenizer=tokenizers[1],
         rows=rows_of(tokenizers[0].pieces, ids[0]),
@@ -299,7 +302,9 @@ def _read_text(settings):
         read = {path: _read_vocabulary(path) for path in {*paths}}
         ids = [NamedValues(path, read[path]) for path in paths]
         folder = os.path.dirname(settings.path)
-        return read_tokenizers(folder, ids[0]), ids
+        languages = languages_in(ids[0])
+        ids[0].update(languages)
+        return read_tokenizers(folder, languages), ids
     if endings != {".spm"}:
         raise ValueError(
             f"{settings.path} must name vocabularies of one kind, .spm or "

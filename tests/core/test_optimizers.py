@@ -351,6 +351,30 @@ def test_scale_of_the_loss_is_positive():
             kt.LossScaleOptimizer(kt.Adam(0.1), **options)
 
 
+def test_scale_of_the_loss_follows_overflows():
+    options = {"initial_scale": 8.0, "dynamic_growth_steps": 2}
+    optimizer = kt.LossScaleOptimizer(kt.Adam(0.1), **options)
+    weight = keras.Variable(np.ones(2))
+    optimizer.build([weight])
+
+    def apply(gradient):
+        optimizer.apply([keras.ops.full((2,), gradient)], [weight])
+        scale = keras.ops.convert_to_numpy(optimizer.dynamic_scale)
+        return float(scale), keras.ops.convert_to_numpy(weight).copy()
+
+    first, once = apply(3.0)
+    second, twice = apply(3.0)
+    assert (first, second) == (8, 16)
+    assert np.all(twice < once) and np.all(once < 1)
+    for scale in (8, 4):
+        found, same = apply(np.inf)
+        assert found == scale
+        np.testing.assert_array_equal(same, twice)
+    again = kt.LossScaleOptimizer.from_config(optimizer.get_config())
+    assert isinstance(again.inner_optimizer, kt.Adam)
+    assert again.get_config() == optimizer.get_config()
+
+
 @each_optimizer
 def test_epsilon_must_not_be_0_in_float16(make):
     weight = keras.Variable(np.ones(2), dtype="float16", name="kernel")

@@ -42,6 +42,17 @@ def model():
     )
 
 
+def make_small(**options):
+    return kt.Transformer(
+        V,
+        num_layers=1,
+        num_heads=N,
+        hidden_dim=D,
+        intermediate_dim=F,
+        **options,
+    )
+
+
 @pytest.fixture(scope="module")
 def source_ids():
     generator = np.random.default_rng(7)
@@ -124,9 +135,8 @@ def test_generate_equals_one_loop(model, source_ids, search, jit_compile):
 
 
 @eager_only
-def test_finished_sentences_leave_and_the_cache_grows(
-    model, source_ids, monkeypatch
-):
+def test_finished_sentences_leave_and_the_cache_grows(source_ids, monkeypatch):
+    model = make_small()
     sizes, positions = [], []
     original = DecodingLoop.advance
 
@@ -159,7 +169,8 @@ def test_finished_sentences_leave_and_the_cache_grows(
 
 @eager_only
 @pytest.mark.parametrize("rows", [1, 15, 17])
-def test_compiled_batches_of_any_size_come_to_an_end(model, rows):
+def test_compiled_batches_of_any_size_come_to_an_end(rows):
+    model = make_small()
     lengths = np.arange(1, 2 * rows, 2).astype("int32")
     decode = DecodingLoop(model, kt.GreedySearch(), capacity=2 * rows)
     found = decode.in_segments(
@@ -175,7 +186,8 @@ def test_compiled_batches_of_any_size_come_to_an_end(model, rows):
 
 
 @eager_only
-def test_compiled_segments_have_few_shapes(model):
+def test_compiled_segments_have_few_shapes():
+    model = make_small()
     shapes = set()
 
     def compiled(function):
@@ -241,17 +253,6 @@ def test_scores_can_be_left_out(model, source_ids, search):
         source_ids, search, max_length=9, return_scores=False
     )
     np.testing.assert_array_equal(target_ids, expected)
-
-
-def make_small(**options):
-    return kt.Transformer(
-        V,
-        num_layers=1,
-        num_heads=N,
-        hidden_dim=D,
-        intermediate_dim=F,
-        **options,
-    )
 
 
 def test_seeds_share_what_is_compiled():

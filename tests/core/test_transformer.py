@@ -11,6 +11,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.add_norm import AddNorm
+from keras_transformer.transformer import PRESETS
 from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import named_weights
 
@@ -59,6 +60,17 @@ QUICK_ROWS = ("A 1 head", "B d_k 16", "C N 2", "E learned positions")
 
 def small_model(**options):
     return kt.Transformer(V, **{**SIZES, **options})
+
+
+def test_dropout_of_the_presets_is_that_of_the_paper():
+    shares = {name: preset["dropout"] for name, preset in PRESETS.items()}
+    assert shares == {"tiny": 0.3, "base": 0.1, "big": 0.3}
+
+
+def test_without_a_preset_it_is_base():
+    parameters = inspect.signature(kt.Transformer.__init__).parameters
+    defaults = {name: parameters[name].default for name in PRESETS["base"]}
+    assert defaults == PRESETS["base"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint16"])
