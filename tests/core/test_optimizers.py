@@ -358,7 +358,18 @@ def test_scale_of_the_loss_follows_overflows():
     optimizer.build([weight])
 
     def apply(gradient):
-        optimizer.apply([keras.ops.full((2,), gradient)], [weight])
+        gradients = [keras.ops.full((2,), gradient)]
+        if keras.backend.backend() == "jax":  # which cannot change its state
+            values = [variable.value for variable in optimizer.variables]
+            new, states = optimizer.stateless_apply(
+                values, gradients, [weight.value]
+            )
+            for variable, value in zip(
+                [weight, *optimizer.variables], [*new, *states], strict=True
+            ):
+                variable.assign(value)
+        else:
+            optimizer.apply(gradients, [weight])
         scale = keras.ops.convert_to_numpy(optimizer.dynamic_scale)
         return float(scale), keras.ops.convert_to_numpy(weight).copy()
 
