@@ -68,7 +68,8 @@ def corpus_scores(
             already.
 
     Raises:
-        TypeError: If anything but strings is found.
+        TypeError: If anything but strings is found, or `lowercase` is not
+            `True` or `False`.
         OSError: If sacreBLEU cannot download what the tokenizer needs.
         RuntimeError: If a library that it needs is not installed.
         ValueError: If the numbers of strings differ, there are none, or

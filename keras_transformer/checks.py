@@ -136,6 +136,12 @@ def check_width(name: str, shape, hidden_dim: int):
         )
 
 
+def check_known_width(name: str, shape, hidden_dim: int):
+    """Like `check_width`, for a width that a graph need not know."""
+    if shape[-1] is not None:
+        check_width(name, shape, hidden_dim)
+
+
 def check_axes(name: str, x, allowed, described: str):
     """Raises unless `x` is a tensor with one of the allowed numbers of axes.
 

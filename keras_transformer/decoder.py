@@ -7,12 +7,14 @@ from keras_transformer.add_norm import AddNorm
 from keras_transformer.add_norm import final_norm
 from keras_transformer.attention import MultiHeadAttention
 from keras_transformer.checks import check_flag
+from keras_transformer.checks import check_known_width
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
 from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
+from keras_transformer.layer import check_takes_training
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
@@ -181,7 +183,7 @@ class DecoderLayer(Layer):
     ):
         _check_encoded(encoded)
         check_flag(return_attention_scores=return_attention_scores)
-        check_width("inputs", inputs.shape, self.hidden_dim)
+        check_known_width("inputs", inputs.shape, self.hidden_dim)
         padding_mask = first_given(padding_mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         check_padding_mask("encoded_mask", encoded_mask, encoded.shape[:2])
@@ -334,7 +336,8 @@ class Decoder(Layer):
 
     Call arguments:
         inputs: Float tensor of shape `(B, T, D)`.
-        encoded: Encoder output, float tensor of shape `(B, S, D)`.
+        encoded: Encoder output, float tensor of shape `(B, S, D)`, or of
+            another width, as for `DecoderLayer`.
         padding_mask: Bool tensor of shape `(B, T)`, `True` where `inputs` may
             be attended to.
         encoded_mask: Bool tensor of shape `(B, S)`, `True` where `encoded`
@@ -418,6 +421,7 @@ class Decoder(Layer):
             )
             for index in range(num_layers)
         ]
+        check_takes_training(self.layers)
         self.final_norm = final_norm(normalize_first, self.dtype_policy)
 
     def build(self, inputs_shape, encoded_shape=None):

@@ -63,8 +63,8 @@ class TokenEmbedding(Layer):
 
     Raises:
         TypeError: If sizes, or ids in a list, a tuple or an array, are not
-            whole numbers, or `mask_zero` not a bool; of ids in a float tensor
-            the fraction is cut off.
+            whole numbers, or `mask_zero` or `reverse` not a bool; of ids in a
+            float tensor the fraction is cut off.
         ValueError: If a size is not positive, or `inputs` not `D` wide with
             `reverse=True`.
 
@@ -107,13 +107,15 @@ class TokenEmbedding(Layer):
         return (*inputs_shape, self.hidden_dim)
 
     def __call__(self, inputs, *args, **kwargs):
+        if args:  # which Keras refuses
+            return super().__call__(inputs, *args, **kwargs)
         is_reverse = kwargs.get("reverse", False)
         check_flag(reverse=is_reverse)
         if not is_reverse and isinstance(inputs, (list, tuple, np.ndarray)):
             inputs = as_ids("inputs", inputs)
         elif not is_reverse and _are_whole_floats(inputs):
             inputs = ops.cast(inputs, "int32")  # so that they are masked
-        return super().__call__(inputs, *args, **kwargs)
+        return super().__call__(inputs, **kwargs)
 
     def call(self, inputs, reverse=False, training=None):
         if reverse:

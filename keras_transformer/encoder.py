@@ -6,12 +6,14 @@ from keras_transformer.add_norm import AddNorm
 from keras_transformer.add_norm import final_norm
 from keras_transformer.attention import MultiHeadAttention
 from keras_transformer.checks import check_flag
+from keras_transformer.checks import check_known_width
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
 from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
+from keras_transformer.layer import check_takes_training
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import first_given
 from keras_transformer.rematerialization import rematerialized
@@ -157,7 +159,7 @@ class EncoderLayer(Layer):
         mask=None,
         inputs_mask=None,
     ):
-        check_width("inputs", inputs.shape, self.hidden_dim)
+        check_known_width("inputs", inputs.shape, self.hidden_dim)
         padding_mask = first_given(padding_mask, mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         x = inputs
@@ -313,6 +315,7 @@ class Encoder(Layer):
             )
             for index in range(num_layers)
         ]
+        check_takes_training(self.layers)
         self.final_norm = final_norm(normalize_first, self.dtype_policy)
 
     def build(self, inputs_shape):

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_transformer.checks import check_known_width
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
 from keras_transformer.checks import check_width
@@ -92,7 +93,7 @@ class FeedForward(Layer):
         super().build(inputs_shape)
 
     def call(self, inputs, training=None):
-        check_width("inputs", inputs.shape, self.hidden_dim)
+        check_known_width("inputs", inputs.shape, self.hidden_dim)
         x = self.inner(inputs)  # (B, T, F)
         x = self.inner_dropout(x, training=training)
         return self.outer(x)  # (B, T, D)

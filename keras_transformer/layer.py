@@ -1,5 +1,6 @@
 """What the layers and the model have in common."""
 
+import inspect
 import re
 
 import keras
@@ -125,6 +126,20 @@ class Layer(Freezable, keras.layers.Layer):
         # By tracing, as if there were no `compute_output_shape`: that finds the
         # errors of `call`.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
+
+
+def check_takes_training(layers):
+    """Raises `TypeError` unless the `call` of each layer names `training`.
+
+    Keras drops the argument where it is not named: dropout would stay off.
+    """
+    for layer in layers:
+        if "training" not in inspect.signature(layer.call).parameters:
+            raise TypeError(
+                "`call` of a layer in a stack must name the argument "
+                "`training`, which Keras hands on by its name. Received: that "
+                f"of {type(layer).__name__}, which does not."
+            )
 
 
 def check_not_quantized(layer):

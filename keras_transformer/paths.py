@@ -53,14 +53,14 @@ def check_absent(path, overwrite: bool = False):
     )
 
 
-def check_replaceable(path, overwrite: bool, kind: str, mark: str):
+def check_replaceable(path, overwrite: bool, kind: str, *marks: str):
     """Raises `OSError` unless a folder may be made at `path`.
 
     Args:
         path: Where something may be already.
         overwrite: Whether it may be replaced, if it is of the same kind.
         kind: What a message calls a folder of that kind.
-        mark: A file that every folder of that kind has.
+        *marks: Files that every folder of that kind has.
     """
     path = os.path.realpath(path)
     if os.path.ismount(path):
@@ -77,7 +77,7 @@ def check_replaceable(path, overwrite: bool, kind: str, mark: str):
     is_empty = os.path.isdir(path) and not os.listdir(path)
     if not os.path.lexists(path) or is_empty:
         return
-    if not os.path.isfile(os.path.join(path, mark)):
+    if not all(os.path.isfile(os.path.join(path, mark)) for mark in marks):
         raise FileExistsError(
             f"{os.fspath(path)!r} holds something other than {kind}, and "
             "nothing in it was touched. Choose another folder."

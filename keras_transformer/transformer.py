@@ -968,8 +968,10 @@ class Transformer(Freezable, keras.Model):
 
 def _with_ids(inputs):
     """The inputs with integers on both sides, which Keras does not round."""
-    check_keys("inputs", inputs)
-    return {**inputs, **{name: as_ids(name, inputs[name]) for name in SIDES}}
+    if not isinstance(inputs, dict):
+        check_keys("inputs", inputs)  # says what they must be
+    sides = [name for name in SIDES if name in inputs]
+    return {**inputs, **{name: as_ids(name, inputs[name]) for name in sides}}
 
 
 def _checked_sides(inputs):

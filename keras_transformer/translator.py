@@ -344,6 +344,7 @@ class Translator:
         Raises:
             FileExistsError: If the folder is not empty, unless `overwrite`.
             OSError: If the folder may not be written to, or is a file.
+            TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If the model is quantised, has LoRA or an activation
                 that is not registered, or a weight is not a finite number; if
                 the class of model or search is not registered; or if `path`
@@ -473,6 +474,7 @@ class Translator:
                 or one above it.
             OSError: If no folder may be made there.
             RuntimeError: If Keras does not run on TensorFlow.
+            TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If a weight is not a finite number, a tokenizer is of a
                 class of its own, or TensorFlow could not read a folder of that
                 name.
@@ -616,9 +618,11 @@ class Translator:
 
         Raises:
             FileExistsError: If something is there that is not empty, unless it
-                is a CTranslate2 model and `overwrite`; or if it is the current
-                folder, or one above it.
+                is a CTranslate2 model with its tokenizers and `overwrite`; or
+                if it is the current folder, or one above it.
             ImportError: If ctranslate2 is not installed.
+            OSError: If no folder may be made there.
+            TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If CTranslate2 has no such model: for an activation that
                 it does not compute, heads of another size than `hidden_dim /
                 num_heads`, tokenizers that differ in their special pieces, or

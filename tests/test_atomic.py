@@ -376,6 +376,20 @@ def test_all_is_on_the_disk_before_what_it_replaces_goes(
     assert done[4:] == ["removed"] * is_replaced
 
 
+def test_a_file_and_its_name_are_on_the_disk(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def sync(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_file(tmp_path / "file", b"weights")
+    places = (tmp_path / "file", tmp_path)
+    assert synced == [place.stat().st_ino for place in places]
+
+
 def test_what_is_unfinished_can_be_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left = []

@@ -79,7 +79,10 @@ MODELS = {"transformer", "encoder", "decoder", "decoding", "generation"}
 def test_imports_point_one_way(package, others):
     files = [*(PACKAGE / package).glob("*.py")]
     assert len(files) > 2
-    pattern = re.compile(r"^\s*from keras_transformer\.(\w+)", re.MULTILINE)
+    pattern = re.compile(
+        r"^\s*(?:from|import) keras_transformer(?:\.| import )(\w+)",
+        re.MULTILINE,
+    )
     imported = {
         name
         for file in files

@@ -153,9 +153,12 @@ def _with_options_named(message):
         for parameter in (command.params if command else ())
         if parameter.param_type_name == "option"
     }
-    return re.sub(
-        r"(?<=`)\w+(?=`)", lambda name: options.get(name[0], name[0]), message
+    # What was received may be in a file, and of other arguments.
+    rule, *received = message.partition(" Received: ")
+    rule = re.sub(
+        r"(?<=`)\w+(?=`)", lambda name: options.get(name[0], name[0]), rule
     )
+    return "".join([rule, *received])
 
 
 def _end_with(error):

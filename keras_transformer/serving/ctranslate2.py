@@ -37,8 +37,6 @@ ACTIVATIONS = {
     keras.activations.sigmoid: "Sigmoid",
 }
 
-STACKS_AND_LAYERS = (Encoder, EncoderLayer, Decoder, DecoderLayer)
-
 # CTranslate2 looks positions up in a table; this is the size that its converter
 # for Marian writes.
 NUM_POSITIONS = 2048
@@ -59,12 +57,13 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)
-    # Not its `model.bin`: other tools have files of that name.
+    # Other tools have a file of one of these names.
     check = functools.partial(
         check_replaceable,
         folder,
         overwrite,
-        "an export for CTranslate2",
+        "a CTranslate2 model and its tokenizers",
+        "model.bin",
         "source.spm",
     )
     with new_folder(folder, check) as new:
@@ -108,17 +107,17 @@ def _check_layers(model):
                 f"CTranslate2 computes. Received: a {type(model).__name__} "
                 f"with a `{name}` of its own."
             )
-    stacks = model.encoder, model.decoder
-    for part in (
-        *stacks,
-        *(layer for stack in stacks for layer in stack.layers),
+    for stack, kinds in (
+        (model.encoder, (Encoder, EncoderLayer)),
+        (model.decoder, (Decoder, DecoderLayer)),
     ):
-        if type(part) not in STACKS_AND_LAYERS:
-            raise ValueError(
-                "The model must have only the layers of `Transformer`, which "
-                "are those that CTranslate2 computes. Received: a "
-                f"{type(model).__name__} with a {type(part).__name__}."
-            )
+        for part in (stack, *getattr(stack, "layers", ())):
+            if type(part) not in kinds:
+                raise ValueError(
+                    "The model must have only the layers of `Transformer`, "
+                    "which are those that CTranslate2 computes. Received: a "
+                    f"{type(model).__name__} with a {type(part).__name__}."
+                )
     layers = (
         model.source_embedding,
         model.target_embedding,

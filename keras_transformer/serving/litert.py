@@ -173,10 +173,10 @@ def _check_tokenizers(translator):
     for tokenizer in (translator.tokenizer, translator.target_tokenizer):
         if not tokenizer.is_fast:
             raise ValueError(
-                "`text` must be False for this tokenizer: LiteRT splits text "
-                "by unigram models only, without byte fallback, `symbols` or a "
-                "normalisation other than this library's. Received: "
-                "text=True. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
+                "The tokenizer must be one that LiteRT has, to split text in "
+                "the file: of a unigram model, without byte fallback, symbols "
+                "or a normalisation other than this library's. Received: "
+                "another. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
                 " takes and returns strings all the same."
             )
 

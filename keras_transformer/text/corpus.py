@@ -41,7 +41,7 @@ class Corpus:
     Attributes:
         source: Rows of ids, each through its end token.
         target: Rows of ids, each from its start through its end token.
-        lengths: Int64 array, of each pair the tokens of its longest row with
+        lengths: Int64 array `(pairs,)`, tokens of each pair's longest row, with
             the end token.
         num_empty: Pairs that were dropped as empty.
         num_long: Pairs that were dropped as too long.

@@ -62,7 +62,7 @@ def small_model(**options):
     return kt.Transformer(V, **{**SIZES, **options})
 
 
-def test_dropout_of_the_presets_is_that_of_the_paper():
+def test_presets_have_the_dropout_of_their_sources():
     shares = {name: preset["dropout"] for name, preset in PRESETS.items()}
     assert shares == {"tiny": 0.3, "base": 0.1, "big": 0.3}
 
@@ -287,15 +287,32 @@ class GatedEncoderLayer(kt.EncoderLayer):
         self.gate = self.add_weight(shape=(), initializer="zeros", name="gate")
         super().build(inputs_shape)
 
-    def call(self, inputs, padding_mask=None, **options):
-        outputs = super().call(inputs, padding_mask, **options)
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        training=None,
+    ):
+        outputs = super().call(
+            inputs, padding_mask, attention_mask, use_causal_mask, training
+        )
         return inputs + self.gate * (outputs - inputs)
 
 
 class HalvingDecoderLayer(kt.DecoderLayer):
-    def call(self, inputs, encoded, return_attention_scores=False, **options):
+    def call(
+        self,
+        inputs,
+        encoded,
+        padding_mask=None,
+        encoded_mask=None,
+        return_attention_scores=False,
+        training=None,
+    ):
         x, weights = super().call(
-            inputs, encoded, return_attention_scores=True, **options
+            inputs, encoded, padding_mask, encoded_mask, True, training
         )
         return (x / 2, weights) if return_attention_scores else x / 2
 
@@ -320,9 +337,12 @@ class WithOwnLayers(kt.Transformer):
 
 @pytest.mark.parametrize("rematerialize", [False, True])
 def test_a_subclass_may_have_layers_of_its_own(tmp_path, rematerialize):
-    config = small_model(num_layers=2, rematerialize=rematerialize).get_config()
+    plain = small_model(num_layers=2, rematerialize=rematerialize, dropout=0.5)
+    config = plain.get_config()
     config.pop("name")
     model = WithOwnLayers.from_config(config)
+    assert {type(x) for x in model.encoder.layers} == {GatedEncoderLayer}
+    assert {type(x) for x in model.decoder.layers} == {HalvingDecoderLayer}
     ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
     ids[1, 3:] = 0
     inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
@@ -333,8 +353,17 @@ def test_a_subclass_may_have_layers_of_its_own(tmp_path, rematerialize):
     gates = [layer.gate for layer in model.encoder.layers]
     assert len(gates) == 2 and np.all(gates)
     expected = model(inputs)
-    plain = small_model(num_layers=2)
     assert len(model.weights) == len(plain.weights) + 2
+    vectors = ops.ones((1, T, D))
+    for layer, arguments in (
+        (model.encoder.layers[0], [vectors]),
+        (model.decoder.layers[0], [vectors, vectors]),
+    ):
+        still, dropped = (
+            ops.convert_to_numpy(layer(*arguments, training=training))
+            for training in (False, True)
+        )
+        assert np.any(still != dropped)
     # Step by step as all at once.
     targets, scores = model.generate(ids, max_length=T, jit_compile=False)
     _, expected_scores = model.score(ids, targets, jit_compile=False)
@@ -342,6 +371,33 @@ def test_a_subclass_may_have_layers_of_its_own(tmp_path, rematerialize):
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(again(inputs), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_that_would_never_train_is_refused():
+    class Unnamed(kt.EncoderLayer):
+        def call(self, inputs, **options):
+            return super().call(inputs, **options)
+
+    class Stack(kt.Encoder):
+        layer_class = Unnamed
+
+    with pytest.raises(TypeError, match="must name .*`training`.*of Unnamed"):
+        Stack(1, N, D, F)
+
+
+def test_a_subclass_may_make_one_side_itself():
+    class Autoencoder(kt.Transformer):
+        def call(self, inputs, training=None):
+            ids = inputs["source_ids"]
+            both = {"source_ids": ids, "target_ids": self.decoder_inputs(ids)}
+            return super().call(both, training=training)
+
+    model = Autoencoder.from_config(small_model().get_config())
+    ids = np.full((2, S), 5)
+    expected = model.call(
+        {"source_ids": ops.array(ids), "target_ids": model.decoder_inputs(ids)}
+    )
+    np.testing.assert_allclose(model({"source_ids": ids}), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

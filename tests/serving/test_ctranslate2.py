@@ -490,8 +490,18 @@ class Mirrored(kt.Transformer):
 class HalvingLayer(kt.EncoderLayer):
     """Computes something else with the same weights."""
 
-    def call(self, inputs, **options):
-        return super().call(inputs, **options) / 2.0
+    def call(
+        self,
+        inputs,
+        padding_mask=None,
+        attention_mask=None,
+        use_causal_mask=False,
+        training=None,
+    ):
+        outputs = super().call(
+            inputs, padding_mask, attention_mask, use_causal_mask, training
+        )
+        return outputs / 2.0
 
 
 class HalvingEncoder(kt.Encoder):
@@ -586,13 +596,13 @@ def test_folder_of_an_export_is_refused_and_untouched(exported):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("name", ["thesis.tex", "model.bin"])
+@pytest.mark.parametrize("name", ["thesis.tex", "model.bin", "source.spm"])
 def test_folder_of_something_else_is_untouched(
     exported, tmp_path, overwrite, name
 ):
     translator, _ = exported["default"]
     (tmp_path / name).write_text("precious")
-    message = "something other than an export for CTranslate2, and nothing in "
+    message = "something other than a CTranslate2 model and its tokenizers, a"
     with pytest.raises(FileExistsError, match=message):
         translator.export_ctranslate2(tmp_path, overwrite=overwrite)
     with pytest.raises(FileExistsError, match=message):
@@ -605,7 +615,8 @@ def test_overwrite_replaces_an_export(exported, tmp_path, capfd):
     translator, folder = exported["default"]
     path = tmp_path / "en-de"
     path.mkdir()
-    (path / "source.spm").write_text("an export")
+    for name in ("model.bin", "source.spm"):
+        (path / name).write_text("an export")
     (path / "vmap.txt").write_text("old")
     translator.export_ctranslate2(str(path), overwrite=True)
     assert capfd.readouterr().out == ""
@@ -622,7 +633,8 @@ def test_export_that_fails_leaves_the_old_one(
     translator, _ = exported["default"]
     path = tmp_path / "en-de"
     path.mkdir()
-    (path / "source.spm").write_text("old")
+    for name in ("model.bin", "source.spm"):
+        (path / name).write_text("old")
     before = contents(tmp_path)
 
     def save(spec, folder):
