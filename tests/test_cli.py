@@ -1632,7 +1632,11 @@ def test_export_writes_a_saved_model(trained, tmp_path):
             "export_litert",
             {"source_length": 64, "screening": False, "overwrite": True},
         ),
-        (("--dtype", "bfloat16"), "export_saved_model", {"overwrite": False}),
+        (
+            ("--dtype", "mixed_bfloat16"),
+            "export_saved_model",
+            {"overwrite": False},
+        ),
     ],
 )
 def test_options_of_an_export_reach_it(
@@ -1656,7 +1660,7 @@ def test_options_of_an_export_reach_it(
     found = translator.search
     assert (type(found), found.width) == (kt.BeamSearch, 3)
     assert found.length_penalty == 1
-    wanted = "bfloat16" if "--dtype" in options else "float32"
+    wanted = "mixed_bfloat16" if "--dtype" in options else "float32"
     assert translator.model.dtype_policy.name == wanted
 
 
