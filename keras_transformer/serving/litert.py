@@ -173,11 +173,11 @@ def _check_tokenizers(translator):
     for tokenizer in (translator.tokenizer, translator.target_tokenizer):
         if not tokenizer.is_fast:
             raise ValueError(
-                "The tokenizer must be one that LiteRT has, to split text in "
-                "the file: of a unigram model, without byte fallback, symbols "
-                "or a normalisation other than this library's. Received: "
-                "another. Pass `text=False` (`--no-text`); `LiteRTTranslator`"
-                " takes and returns strings all the same."
+                "LiteRT splits text in the file with unigram models only, "
+                "without byte fallback, `symbols` or a normalisation other "
+                "than this library's. Received: another tokenizer. Pass "
+                "`text=False` (`--no-text`); `LiteRTTranslator` takes and "
+                "returns strings all the same."
             )
 
 
