@@ -354,7 +354,8 @@ class Decoder(Layer):
         a layer.
 
     Raises:
-        TypeError: As for `DecoderLayer`.
+        TypeError: As for `DecoderLayer`; or if the `call` of `layer_class` does
+            not name `training`.
         ValueError: As for `DecoderLayer`.
 
     Example:

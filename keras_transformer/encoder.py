@@ -249,7 +249,8 @@ class Encoder(Layer):
         Float tensor of shape `(B, S, D)`; `encoded` elsewhere.
 
     Raises:
-        TypeError: As for `EncoderLayer`.
+        TypeError: As for `EncoderLayer`; or if the `call` of `layer_class` does
+            not name `training`.
         ValueError: As for `EncoderLayer`.
 
     Example:

@@ -487,35 +487,27 @@ class Mirrored(kt.Transformer):
         return -x, cache
 
 
-class HalvingLayer(kt.EncoderLayer):
-    """Computes something else with the same weights."""
-
-    def call(
-        self,
-        inputs,
-        padding_mask=None,
-        attention_mask=None,
-        use_causal_mask=False,
-        training=None,
-    ):
-        outputs = super().call(
-            inputs, padding_mask, attention_mask, use_causal_mask, training
-        )
-        return outputs / 2.0
+class OwnEncoder(kt.Encoder):
+    """May compute anything with the same weights."""
 
 
-class HalvingEncoder(kt.Encoder):
-    layer_class = HalvingLayer
+class OwnDecoder(kt.Decoder):
+    """May compute anything with the same weights."""
 
 
-class Halving(kt.Transformer):
-    encoder_class = HalvingEncoder
+class WithOwnEncoder(kt.Transformer):
+    encoder_class = OwnEncoder
+
+
+class WithOwnDecoder(kt.Transformer):
+    decoder_class = OwnDecoder
 
 
 @pytest.mark.parametrize(
     "kind, message",
     [
-        (Halving, "have only the layers of `Transformer`.*a HalvingEncoder"),
+        (WithOwnEncoder, "only the layers of `Transformer`.*a OwnEncoder"),
+        (WithOwnDecoder, "only the layers of `Transformer`.*a OwnDecoder"),
         (Mirrored, "a Mirrored with a `decode_step_vectors` of its own"),
         (Cooler, "compute as `Transformer` does.*a Cooler with a `project` of"),
         (WithBias, "have only the layers of `Transformer`.*WithBias with .*b"),
