@@ -605,7 +605,8 @@ class Translator:
         length penalty as `BeamSearch` does with `patience=1,
         length_penalty_form="power"`; without length penalty it stops sooner,
         when the best hypothesis has ended. `max_decoding_length` is 256 tokens
-        by default, whatever the length of the source.
+        by default, whatever the length of the source. `verify_export` sets what
+        a `Translator` does.
 
         The table of positions has 2048, or `max_length` of the model where that
         is more; learned positions end at `max_length`. CTranslate2 raises an

@@ -28,7 +28,9 @@ def verify(
     folder: TranslatorFolder,
     exports: Annotated[
         list[Path],
-        path_argument(help="SavedModel folders and .tflite files."),
+        path_argument(
+            help="SavedModel folders, .tflite files, CTranslate2 folders."
+        ),
     ],
     input: Annotated[
         Path | None,
@@ -57,7 +59,9 @@ def verify(
 
     Prints, for each export, how many lines are the same, the first that differs
     and the one that differs most, and its size, times and memory. The search
-    must be that of the export: give the options that the export command had.
+    must be that of the export: give the options that the export command had. A
+    CTranslate2 folder has none; it searches greedily, or with --search beam
+    --patience 1 --length-penalty-form power.
     The exit code is 1 if a line, or the score of an identical line, differs by
     more than --tolerance, if an export was made from other weights or
     vocabularies, or if it has operations that not every runtime has.
@@ -99,7 +103,7 @@ def verify(
     note = note_of(translator)
     for path in exports:
         try:
-            sound.append(inspect_export(note, path))
+            sound.append(inspect_export(translator, note, path))
         except ValueError as error:  # not ours, or with another search
             errors.append(str(error))
     expected = translator(lines, return_scores=True) if sound else ()

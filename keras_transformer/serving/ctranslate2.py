@@ -21,6 +21,11 @@ from keras_transformer.extras import not_installed
 from keras_transformer.layer import check_not_quantized
 from keras_transformer.paths import check_replaceable
 from keras_transformer.positional_encoding import sinusoids
+from keras_transformer.search import BeamSearch
+from keras_transformer.search import GreedySearch
+from keras_transformer.serving.export_note import CTRANSLATE2_FILE
+from keras_transformer.serving.export_note import note_of
+from keras_transformer.serving.export_note import write_note
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
@@ -36,6 +41,11 @@ ACTIVATIONS = {
     keras.activations.tanh: "Tanh",
     keras.activations.sigmoid: "Sigmoid",
 }
+
+# Files that every export has; other tools have one of these names.
+MODEL_FILE = "model.bin"
+SOURCE_FILE = "source.spm"
+TARGET_FILE = "target.spm"
 
 # CTranslate2 looks positions up in a table; this is the size that its converter
 # for Marian writes.
@@ -57,22 +67,60 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
         ) from error
     _check_model(translator.model)
     _check_special_pieces(translator)
-    # Other tools have a file of one of these names.
     check = functools.partial(
         check_replaceable,
         folder,
         overwrite,
         "a CTranslate2 model and its tokenizers",
-        "model.bin",
-        "source.spm",
+        MODEL_FILE,
+        SOURCE_FILE,
     )
     with new_folder(folder, check) as new:
         spec = _model_spec(translator, specs)
         spec.validate()
         spec.optimize()  # writes a matrix that several layers share once
         spec.save(new)
-        translator.tokenizer.save(os.path.join(new, "source.spm"))
-        translator.target_tokenizer.save(os.path.join(new, "target.spm"))
+        translator.tokenizer.save(os.path.join(new, SOURCE_FILE))
+        translator.target_tokenizer.save(os.path.join(new, TARGET_FILE))
+        note = note_of(translator, has_search=False)
+        write_note(note, os.path.join(new, CTRANSLATE2_FILE))
+
+
+def is_ctranslate2(folder) -> bool:
+    """Whether a folder holds a model of CTranslate2, not all of them ours."""
+    return os.path.isfile(os.path.join(folder, MODEL_FILE))
+
+
+def search_options(search) -> dict:
+    """The arguments with which `translate_batch` searches as `search` does.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    same = GreedySearch()
+    options = {"beam_size": 1, "length_penalty": 0}
+    if isinstance(search, BeamSearch):
+        options = {
+            "beam_size": search.width,
+            "length_penalty": search.length_penalty,
+        }
+        same = BeamSearch(
+            search.width,
+            search.length_penalty,
+            patience=1,
+            length_penalty_form="power",
+        )
+    is_same = search.get_config() == same.get_config()
+    if type(search) is not type(same) or not is_same:
+        raise ValueError(
+            "The search must be one that CTranslate2 has: `GreedySearch()`, or "
+            '`BeamSearch` with `patience=1`, `length_penalty_form="power"` '
+            "and one hypothesis (`--search beam --patience 1 "
+            "--length-penalty-form power`), without penalties or forbidden "
+            f"tokens. Received: {type(search).__name__} with "
+            f"{search.get_config()}."
+        )
+    return {"min_decoding_length": 0, **options}
 
 
 def _check_model(model):

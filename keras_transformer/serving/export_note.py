@@ -10,30 +10,45 @@ from keras import ops
 from keras_transformer.serving.warmup import FOLDER
 from keras_transformer.weights import sync_weights
 
-# The note's file in a SavedModel, and its name in a LiteRT file.
+# The note's file in a SavedModel and in a folder of CTranslate2, and its name
+# in a LiteRT file.
 FILE = os.path.join(FOLDER, "keras_transformer.json")
+CTRANSLATE2_FILE = "keras_transformer.json"
 METADATA = "keras_transformer"
 
 
-def note_of(translator) -> bytes:
-    """A translator's search, and digests of its parts, as JSON."""
-    description = keras.saving.serialize_keras_object(translator.search)
-    note = {
-        "search": {
+def note_of(translator, has_search: bool = True) -> bytes:
+    """A translator's search, and digests of its parts, as JSON.
+
+    Args:
+        translator: The `Translator`.
+        has_search: Whether the export searches as the translator does, and not
+            as it is told each time.
+    """
+    note = {"parts": _parts(translator)}
+    if has_search:
+        description = keras.saving.serialize_keras_object(translator.search)
+        note["search"] = {
             "class": type(translator.search).__name__,
             **description["config"],
-        },
-        "parts": _parts(translator),
-    }
+        }
     return json.dumps(note, sort_keys=True).encode()
 
 
-def write_note(note: bytes, folder):
-    """Writes a note into the folder of a SavedModel."""
-    path = os.path.join(folder, FILE)
+def write_note(note: bytes, path):
+    """Writes a note to a file of its own."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(note)
+
+
+def read_note(path) -> bytes | None:
+    """Reads a note from its file, `None` if there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
 
 
 def compare_note(own: bytes, note: bytes | None, path) -> tuple[str, ...]:
@@ -50,7 +65,7 @@ def compare_note(own: bytes, note: bytes | None, path) -> tuple[str, ...]:
 
     Raises:
         ValueError: If the export has no note, or one that is damaged, or the
-            search is another.
+            search that was exported is another.
     """
     if note is None:
         raise ValueError(
@@ -60,7 +75,7 @@ def compare_note(own: bytes, note: bytes | None, path) -> tuple[str, ...]:
     own = json.loads(own)
     try:
         exported = dict(json.loads(note))
-        searches = own["search"], dict(exported["search"])
+        searches = own["search"], dict(exported.get("search", own["search"]))
         parts = dict(exported["parts"])
         words = f"{_words(*searches)}, but {_words(*reversed(searches))}"
     except (ValueError, TypeError, KeyError) as error:

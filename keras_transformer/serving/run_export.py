@@ -2,7 +2,8 @@
 
 `verify` starts it with a file that describes the task and one for the result.
 A SavedModel is run with tensorflow and tensorflow_text alone, a LiteRT file
-with `LiteRTTranslator`, which imports neither tensorflow nor Keras.
+with `LiteRTTranslator`, which imports neither tensorflow nor Keras, a folder of
+CTranslate2 with ctranslate2 and sentencepiece.
 """
 
 import contextlib
@@ -66,6 +67,73 @@ class LiteRT:
         return self._translate(lines, return_scores=True)
 
 
+class CTranslate2:
+    """Like `SavedModel`, of a folder of CTranslate2.
+
+    Args:
+        path: The folder.
+        longest: Most tokens of a target, or `None` for no limit of the model.
+        **search: Arguments of `translate_batch`.
+    """
+
+    @staticmethod
+    def prepare():
+        from keras_transformer.extras import not_installed
+
+        try:
+            import ctranslate2  # noqa: F401
+            import sentencepiece  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                not_installed("`verify_export`", error.name, "ctranslate2")
+            ) from error
+
+    def __init__(self, path, longest, **search):
+        import ctranslate2
+        import sentencepiece
+
+        try:
+            self._translator = ctranslate2.Translator(path)
+            self._source, self._target = (
+                sentencepiece.SentencePieceProcessor(os.path.join(path, name))
+                for name in ("source.spm", "target.spm")
+            )
+        except (OSError, RuntimeError) as error:
+            raise ValueError(
+                f"The CTranslate2 model is damaged. Received: {path!r}: {error}"
+            ) from error
+        self._longest = longest
+        self._search = search
+
+    def __call__(self, lines):
+        import numpy as np
+
+        from keras_transformer.lengths import default_max_length
+
+        # By their limit, as a batch has one for all.
+        groups = {}
+        for index, ids in enumerate(self._source.encode(lines)):
+            limit = default_max_length(len(ids) + 1)  # and its end token
+            limit = min(limit, self._longest or limit)
+            pieces = self._source.id_to_piece(ids)
+            groups.setdefault(limit, []).append((index, pieces))
+        translations = [None] * len(lines)
+        scores = np.zeros(len(lines), "float32")
+        for limit, members in groups.items():
+            indices, sources = zip(*members, strict=True)
+            results = self._translator.translate_batch(
+                sources,
+                max_input_length=0,
+                max_decoding_length=limit,
+                return_scores=True,
+                **self._search,
+            )
+            for index, result in zip(indices, results, strict=True):
+                translations[index] = self._target.decode(result.hypotheses[0])
+                scores[index] = result.scores[0]
+        return translations, scores
+
+
 def _decoded(value):
     if isinstance(value, list):
         return [_decoded(x) for x in value]
@@ -84,14 +152,19 @@ def peak_bytes():
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def measure(format, path, lines):
+def measure(format, path, lines, options):
     """Loads the export and translates the lines, after one to warm up."""
-    kind = {"SavedModel": SavedModel, "LiteRT": LiteRT}[format]
+    kind = {
+        "SavedModel": SavedModel,
+        "LiteRT": LiteRT,
+        "CTranslate2": CTranslate2,
+    }[format]
     kind.prepare()
     start = time.perf_counter()
-    translate = kind(path)
+    translate = kind(path, **options)
     loaded = time.perf_counter()
-    translate(lines[:1])
+    # Of an empty line, nothing would be computed.
+    translate([next(filter(str.strip, lines), lines[0])])
     warm = time.perf_counter()
     translations, scores = translate(lines)
     end = time.perf_counter()

@@ -15,6 +15,7 @@ from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
 from keras_transformer.paths import check_replaceable
 from keras_transformer.paths import check_utf8
+from keras_transformer.serving.export_note import FILE
 from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.export_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
@@ -59,7 +60,7 @@ def export_saved_model(translator, path, overwrite: bool = False):
             archive.add_endpoint(name, function)
         archive.write_out(os.fspath(folder), verbose=False)
         write_warmup_requests(translator, folder)
-        write_note(note, folder)
+        write_note(note, os.path.join(folder, FILE))
 
 
 class TranslationGraph(tf.Module):

@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.serving.export_note import FILE
+from keras_transformer.serving.export_note import read_note
 
 # Signatures that must run wherever TensorFlow does; the others need XLA.
 PORTABLE_SIGNATURES = ("serving_default", "translate_ids")
@@ -38,11 +39,7 @@ def read(path) -> tuple[list[str], bytes | None]:
             f"The SavedModel is damaged. Received: {path!r}, whose graph names "
             f"{error}, which it lacks."
         ) from error
-    try:
-        with open(os.path.join(path, FILE), "rb") as file:
-            return foreign, file.read()
-    except FileNotFoundError:
-        return foreign, None
+    return foreign, read_note(os.path.join(path, FILE))
 
 
 def read_graph(path):
@@ -64,11 +61,6 @@ def read_graph(path):
         raise FileNotFoundError(f"No such folder: {path!r}.")
     file = os.path.join(path, "saved_model.pb")
     if not os.path.isfile(file):
-        if os.path.isfile(os.path.join(path, "model.bin")):
-            raise ValueError(
-                "Only SavedModels and LiteRT files can be compared. Received: "
-                f"{path!r}, which is a CTranslate2 model."
-            )
         raise ValueError(
             "The folder must hold a SavedModel. Received: "
             f"{path!r} without saved_model.pb. Is it the folder of all "

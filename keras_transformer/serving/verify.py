@@ -16,11 +16,15 @@ from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import saved_model_contents
+from keras_transformer.serving.ctranslate2 import is_ctranslate2
+from keras_transformer.serving.ctranslate2 import search_options
 from keras_transformer.serving.differences import Difference
 from keras_transformer.serving.differences import differences_of
 from keras_transformer.serving.differences import score_gap
+from keras_transformer.serving.export_note import CTRANSLATE2_FILE
 from keras_transformer.serving.export_note import compare_note
 from keras_transformer.serving.export_note import note_of
+from keras_transformer.serving.export_note import read_note
 from keras_transformer.translator import Translator
 
 # Another order of float32 sums changes a token's log-probability by far less,
@@ -37,7 +41,7 @@ class ExportReport:
 
     Attributes:
         path: The export.
-        format: `"SavedModel"` or `"LiteRT"`.
+        format: `"SavedModel"`, `"LiteRT"` or `"CTranslate2"`.
         lines: Number of lines.
         identical: Number of lines translated to the same text.
         beyond_tolerance: Number of lines that differ by more than `tolerance`.
@@ -102,16 +106,18 @@ class Export(NamedTuple):
 
     Attributes:
         path: Where it is.
-        format: `"SavedModel"` or `"LiteRT"`.
+        format: `"SavedModel"`, `"LiteRT"` or `"CTranslate2"`.
         foreign_operations: Operations that not every runtime has.
         other_parts: Parts of what it was made from that are not the
             translator's.
+        options: What it must be told to search as the translator does.
     """
 
     path: str
     format: str
     foreign_operations: tuple[str, ...]
     other_parts: tuple[str, ...]
+    options: dict
 
 
 def verify_export(
@@ -121,7 +127,8 @@ def verify_export(
 
     The export runs in a process of its own: a SavedModel with tensorflow and
     tensorflow-text and without this library, a LiteRT file with
-    `LiteRTTranslator`, without TensorFlow and Keras.
+    `LiteRTTranslator`, without TensorFlow and Keras, a folder of CTranslate2
+    with ctranslate2 and sentencepiece, in float32.
 
     Outputs may differ although nothing is wrong: where two tokens are equally
     probable but for rounding, the order of sums decides between them, and all
@@ -138,8 +145,11 @@ def verify_export(
     before the last training, is not the same model, whatever it says.
 
     Args:
-        translator: The `Translator`, with the search it was exported with.
-        path: Folder of a SavedModel, or a LiteRT file.
+        translator: The `Translator`, with the search it was exported with;
+            for CTranslate2, to which no search is exported, with one that that
+            has: `GreedySearch()`, or `BeamSearch` with `patience=1` and
+            `length_penalty_form="power"`.
+        path: Folder of a SavedModel or of CTranslate2, or a LiteRT file.
         lines: Texts to translate, a sequence of strings.
         tolerance: Tolerance, in nats. 0.01 suits float32; `"int8"` weights need
             more, such as 0.1, and so does a translator that computes in
@@ -151,29 +161,31 @@ def verify_export(
     Raises:
         FileNotFoundError: If there is no such folder or file.
         ImportError: If the export is a LiteRT file and ai-edge-litert is not
-            installed.
+            installed, or one of CTranslate2 and ctranslate2 is not.
         RuntimeError: If the process that runs the export fails.
         TypeError: If `translator` is not a `Translator`, `lines` are not
             strings, or `tolerance` is not a number.
         ValueError: If there are no lines, `tolerance` is negative, or the
-            export is damaged, was not written by `export_saved_model` or
-            `export_litert`, or has another search than the translator.
+            export is damaged, was not written by `export_saved_model`,
+            `export_litert` or `export_ctranslate2`, or has another search than
+            the translator.
     """
     check_kind("translator", translator, Translator)
     check_not_negative_number(tolerance=tolerance)
     lines = check_texts("lines", lines)
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
-    export = inspect_export(note_of(translator), path)
+    export = inspect_export(translator, note_of(translator), path)
     expected = translator(lines, return_scores=True)
     return compare(translator, export, lines, *expected, tolerance)
 
 
-def inspect_export(note: bytes, path) -> Export:
+def inspect_export(translator, note: bytes, path) -> Export:
     """Inspects an export without running it.
 
     Args:
-        note: The `note_of` the translator that it is compared with.
+        translator: The `Translator` that it is compared with.
+        note: The `note_of` it, which takes long to make.
         path: As for `verify_export`.
 
     Raises:
@@ -181,12 +193,22 @@ def inspect_export(note: bytes, path) -> Export:
         ValueError: As `verify_export`, except for what only running it shows.
     """
     path = os.fsdecode(path)
-    kind, contents = "LiteRT", litert_contents
-    if os.path.isdir(path):
-        kind, contents = "SavedModel", saved_model_contents
-    foreign, exported = contents.read(path)
+    foreign, options = [], {}
+    if not os.path.isdir(path):
+        kind = "LiteRT"
+        foreign, exported = litert_contents.read(path)
+    elif is_ctranslate2(path):
+        kind = "CTranslate2"
+        exported = read_note(os.path.join(path, CTRANSLATE2_FILE))
+        options = {
+            "longest": translator.model.max_length,
+            **search_options(translator.search),
+        }
+    else:
+        kind = "SavedModel"
+        foreign, exported = saved_model_contents.read(path)
     other_parts = compare_note(note, exported, path)
-    return Export(path, kind, tuple(foreign), other_parts)
+    return Export(path, kind, tuple(foreign), other_parts, options)
 
 
 def compare(
@@ -206,7 +228,10 @@ def compare(
     found, scores = measured.pop("translations"), measured.pop("scores")
     differences = differences_of(translator, lines, expected, found)
     return ExportReport(
-        **export._asdict(),
+        path=export.path,
+        format=export.format,
+        foreign_operations=export.foreign_operations,
+        other_parts=export.other_parts,
         **measured,
         lines=len(lines),
         identical=len(lines) - len(differences),
@@ -229,7 +254,7 @@ def compare(
 
 def _measured(export, lines):
     """Runs the export in a process of its own."""
-    # A LiteRT file needs this library, from whatever directory.
+    # All but a SavedModel need this library, from whatever directory.
     root = pathlib.Path(keras_transformer.__file__).parents[1]
     # On the CPU: this process may hold all memory of a GPU.
     environment = {
@@ -237,7 +262,7 @@ def _measured(export, lines):
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",
     }
-    if export.format == "LiteRT":
+    if export.format != "SavedModel":
         paths = (str(root), environment.get("PYTHONPATH"))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     with temporary_folder() as folder, _open_while_alive() as pipe:
@@ -246,6 +271,7 @@ def _measured(export, lines):
             "format": export.format,
             "path": export.path,
             "lines": lines,
+            "options": export.options,
         }
         task.write_text(json.dumps(content), "utf-8")
         # Without -P, the modules beside the program would hide others.

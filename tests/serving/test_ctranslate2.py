@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import shutil
 import sys
 
 import ctranslate2
@@ -319,6 +320,7 @@ def test_sentencepiece_models_are_those_of_the_tokenizers(exported):
     translator, folder = exported["two vocabularies"]
     assert sorted(os.listdir(folder)) == [
         "config.json",
+        "keras_transformer.json",
         "model.bin",
         "source.spm",
         "source_vocabulary.json",
@@ -383,6 +385,88 @@ def test_int8_translates(exported):
     assert [bool(result.hypotheses[0]) for result in results] == [
         bool(source) for source in sources
     ]
+
+
+# `verify_export`
+
+
+@pytest.mark.parametrize("kind", ["default", "learned", "two vocabularies"])
+def test_an_export_is_verified(exported, kind):
+    translator, folder = exported[kind]
+    report = kt.verify_export(translator, folder, TEXTS)
+    assert report.passed
+    assert report.format == "CTranslate2"
+    assert report.identical == len(TEXTS)
+    assert report.size_bytes == sum(
+        path.stat().st_size for path in folder.iterdir()
+    )
+    assert report.foreign_operations == report.other_parts == ()
+    # Some translations are cut where the translator cuts them.
+    sources = translator.tokenizer.encode(TEXTS)
+    targets = translator.target_tokenizer.encode(translator(TEXTS))
+    longest = translator.model.max_length or 1000
+    assert any(
+        len(target) >= min(len(source) + 1 + 50, longest)
+        for source, target in zip(sources, targets, strict=True)
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_beam_search_is_verified(exported, alpha):
+    translator, folder = exported["untied"]
+    search = kt.BeamSearch(3, alpha, patience=1, length_penalty_form="power")
+    searching = kt.Translator(
+        translator.model, translator.tokenizer, search=search
+    )
+    assert searching(TEXTS) != translator(TEXTS)
+    report = kt.verify_export(searching, folder, TEXTS)
+    assert report.passed
+    assert report.identical == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        kt.BeamSearch(),
+        kt.BeamSearch(4, 1, 2, patience=1, length_penalty_form="power"),
+        kt.GreedySearch(no_repeat_ngram_size=2),
+        kt.Sampling(),
+    ],
+)
+def test_a_search_that_ctranslate2_lacks_is_named(exported, search):
+    translator, folder = exported["default"]
+    other = kt.Translator(translator.model, translator.tokenizer, search=search)
+    message = "must be one that CTranslate2 has.*--patience 1.*Received: "
+    with pytest.raises(ValueError, match=message + type(search).__name__):
+        kt.verify_export(other, folder, TEXTS)
+
+
+def test_an_export_of_other_weights_is_no_such_model(exported):
+    _, folder = exported["default"]
+    translator, _ = exported["pre-norm"]
+    report = kt.verify_export(translator, folder, TEXTS)
+    assert not report.passed
+    assert report.other_parts == ("weights",)
+    assert report.beyond_tolerance > 0
+
+
+def test_what_cannot_be_verified_is_named(exported, tmp_path, monkeypatch):
+    translator, folder = exported["default"]
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    content = (copy / "model.bin").read_bytes()
+    (copy / "model.bin").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="CTranslate2 model is damaged.*copy"):
+        kt.verify_export(translator, copy, TEXTS)
+    (copy / "keras_transformer.json").unlink()  # as of another program
+    with pytest.raises(ValueError, match="does not say what it was made from"):
+        kt.verify_export(translator, copy, TEXTS)
+    (tmp_path / "ctranslate2.py").write_text(
+        "raise ModuleNotFoundError(name='ctranslate2')"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    message = r"`verify_export` needs ctranslate2.*'.\[ctranslate2\]'"
+    with pytest.raises(ImportError, match=message):
+        kt.verify_export(translator, folder, TEXTS)
 
 
 # Tokens that must not be chosen

@@ -90,9 +90,6 @@ def test_what_is_no_export_is_named(small, tmp_path):
         read_graph(tmp_path / "missing")
     with pytest.raises(ValueError, match="must hold a SavedModel.*such as /1"):
         read_graph(small.saved_model.parent)
-    (tmp_path / "model.bin").touch()
-    with pytest.raises(ValueError, match="which is a CTranslate2 model."):
-        read_graph(tmp_path)
     content = (small.saved_model / "saved_model.pb").read_bytes()
     for damaged in (b"", b"no model", content[: len(content) // 2]):
         (tmp_path / "saved_model.pb").write_bytes(damaged)

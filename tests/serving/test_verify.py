@@ -245,7 +245,7 @@ def test_tie_is_no_fault(small, monkeypatch):
     expected = ["Hund", "", "Fuchs", "Fuchs", "Katze"]
     pretend(monkeypatch, found)
     export = verify.inspect_export(
-        export_note.note_of(indifferent), small.saved_model
+        indifferent, export_note.note_of(indifferent), small.saved_model
     )
     scores = np.zeros(len(LINES))
     report = verify.compare(
@@ -377,7 +377,7 @@ def test_text_as_long_as_the_model_takes_is_no_excuse(
     report = verify.compare(
         translator,
         verify.inspect_export(
-            export_note.note_of(translator), small.saved_model
+            translator, export_note.note_of(translator), small.saved_model
         ),
         *(LINES[:1], expected, np.zeros(1)),
         tolerance=verify.TOLERANCE,
@@ -455,7 +455,7 @@ def test_the_export_does_not_outlive_who_runs_it(tmp_path):
         "import pathlib\n"
         "from keras_transformer.serving import verify\n"
         f"verify.PROGRAM = pathlib.Path({str(program)!r})\n"
-        "export = verify.Export('x', 'SavedModel', (), ())\n"
+        "export = verify.Export('x', 'SavedModel', (), (), {})\n"
         "verify._measured(export, ['fox'])\n"
     )
     with subprocess.Popen([sys.executable, "-c", runner]) as process:
