@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import errno
+import itertools
 import json
 import math
 import os
@@ -272,6 +273,25 @@ def test_lines_that_are_read_are_counted(monkeypatch, capsys, verbose):
     assert len([*lines]) == 1_234
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert ("Reading text 1,234 lines" in shown) == bool(verbose)
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+@pytest.mark.parametrize("seconds", [10, 1e9])
+def test_without_a_terminal_there_are_lines(
+    monkeypatch, capsys, seconds, is_shown
+):
+    monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_LINES", seconds)
+    clock = itertools.count(100, 5)
+    monkeypatch.setattr(
+        callbacks, "time", types.SimpleNamespace(monotonic=clock.__next__)
+    )
+    progress = callbacks.BatchProgress(2_004, is_shown)
+    with progress.of_epoch(2_000):
+        for batch in range(4):
+            progress.on_train_batch_end(batch, {"loss": 3.21098})
+    shown = capsys.readouterr().err
+    line = "2,002 of 2,004 batches, 0:00:10 left in the epoch: loss 3.211\n"
+    assert shown == line * (seconds == 10 and is_shown)
 
 
 @pytest.mark.parametrize("is_shown", [True, False])

@@ -1,7 +1,10 @@
 """What happens between batches and at the end of epochs."""
 
 import contextlib
+import datetime
 import math
+import sys
+import time
 
 import keras
 
@@ -27,6 +30,9 @@ from keras_transformer.training_run.interrupt import Stopped
 from keras_transformer.translator import Translator
 from keras_transformer.weights import check_finite_model
 
+# Where there is no terminal, a log shows in this time that training goes on.
+SECONDS_BETWEEN_LINES = 60
+
 
 class OneTraining(keras.callbacks.CallbackList):
     """Callbacks that see one training in which `fit` is called often.
@@ -51,7 +57,7 @@ class OneTraining(keras.callbacks.CallbackList):
 
 
 class BatchProgress(keras.callbacks.Callback):
-    """Shows how far an epoch is, in one line of the terminal.
+    """Shows how far an epoch is: a bar in a terminal, else a line a minute.
 
     Keras's own bar does not fit into 80 columns: there, each of its updates is
     a new line. And it does not count what came before a resumed epoch.
@@ -73,13 +79,31 @@ class BatchProgress(keras.callbacks.Callback):
             self.task = self.bar.add_task(
                 "Training", completed=done, total=self.num_batches, results=""
             )
+            self.skipped = done
+            self.began = self.printed = time.monotonic()
             yield
 
     def on_train_batch_end(self, batch, logs=None):
-        results = (f"{name} {value:.4g}" for name, value in logs.items())
-        self.bar.update(self.task, advance=1, results=", ".join(results))
+        results = ", ".join(
+            f"{name} {value:.4g}" for name, value in logs.items()
+        )
+        self.bar.update(self.task, advance=1, results=results)
         if self.bar.finished:
             self.bar.stop()  # before the epoch's results are printed
+            return
+        now = time.monotonic()
+        is_due = now - self.printed >= SECONDS_BETWEEN_LINES
+        if self.is_shown and self.bar.disable and is_due:
+            self.printed = now
+            done = self.skipped + batch + 1
+            left = (now - self.began) / (batch + 1) * (self.num_batches - done)
+            print(
+                f"{done:,} of {self.num_batches:,} batches, "
+                f"{datetime.timedelta(seconds=round(left))} left in the epoch: "
+                f"{results}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 class Bleu(BleuCallback):
