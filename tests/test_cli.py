@@ -827,26 +827,32 @@ def test_file_is_translated_to_a_file(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "is_much"),
+    ("command", "num_texts"),
     [
-        (["translate", "-i", "SOURCE"], True),
-        (["translate"], True),  # what is piped in
-        (["evaluate", "SOURCE", "TARGET"], True),
-        (["translate", "the cat"], False),
-        (["score", "SOURCE", "TARGET"], False),
+        (["translate", "-i", "SOURCE"], len(PAIRS)),
+        (["translate"], 3),  # what is piped in
+        (["translate", "--line-by-line"], 0),
+        (["evaluate", "SOURCE", "TARGET"], len(PAIRS)),
+        (["translate", "the cat"], 1),
+        (["score", "SOURCE", "TARGET"], 0),
     ],
 )
-def test_much_text_has_a_batch_on_each_core(
-    trained, monkeypatch, command, is_much
+def test_cores_are_given_to_as_many_texts_as_there_are(
+    trained, monkeypatch, command, num_texts
 ):
     calls = []
-    monkeypatch.setattr(
-        threads, "give_cores_to_batches", lambda: calls.append(1)
-    )
+    monkeypatch.setattr(threads, "give_cores_to_batches", calls.append)
     files = {"SOURCE": trained.source, "TARGET": trained.target}
     name, *arguments = (files.get(word, word) for word in command)
-    assert run(name, trained.folder, *arguments).code == 0
-    assert calls == [1] * is_much
+    result = run(name, trained.folder, *arguments, stdin=b"cat\n" * 3)
+    assert result.code == 0
+    assert calls == [num_texts]
+
+
+def test_text_is_read_before_the_imports(trained, monkeypatch):
+    monkeypatch.setattr(kt.Translator, "load", None)
+    result = run("translate", trained.folder, stdin=b"cat\n\xff\n")
+    assert_is_one_line(result, ".*UTF-8.*standard input', line 2.*")
 
 
 def test_existing_output_is_left_untouched(trained, tmp_path):
@@ -1564,6 +1570,26 @@ def test_evaluate_writes_what_it_scores(trained, tmp_path):
         (["--tokenize", "de"], "`--tokenize` must be one of 'none', .*"),
     ):
         assert_is_one_line(run(*command, *wrong), message)
+
+
+def test_evaluate_has_the_limits_of_translate(trained, tmp_path):
+    files = (trained.source, trained.target)
+    sources = [source for source, _ in PAIRS]
+    usual = trained.translator(sources)
+    for limits in ({"max_length": 1}, {"min_length": 5, "max_length": 6}):
+        output = tmp_path / f"{len(limits)}.out"
+        options = [f"--{x.replace('_', '-')}={y}" for x, y in limits.items()]
+        command = ("evaluate", trained.folder, *files, *options)
+        result = run(*command, "--tokens-per-batch", "1", "--output", output)
+        assert result.code == 0
+        found = output.read_text().split("\n")[:-1]
+        assert found == trained.translator(sources, **limits) != usual
+    command = ("evaluate", trained.folder, *files, "--min-length", "-1")
+    assert_is_one_line(run(*command), "`--min-length` must not be negative.*")
+    file = tmp_path / "x.tflite"
+    file.touch()
+    command = ("evaluate", file, *files, "--max-length", "5")
+    assert_is_one_line(run(*command), "`--max-length` needs a translator's .*")
 
 
 def test_evaluate_takes_several_references(trained, tmp_path):

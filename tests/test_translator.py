@@ -25,6 +25,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import atomic
+from keras_transformer import cores
 from keras_transformer import lock
 from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
@@ -322,6 +323,33 @@ def set_threads(monkeypatch, num_threads, num_cores):
     monkeypatch.setattr(
         os, "sched_getaffinity", lambda _: set(range(num_cores)), raising=False
     )
+    monkeypatch.setattr(cores, "QUOTAS", ())
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "6400000 100000\n"}, 16),
+        ({"cpu.max": "max 100000\n"}, 16),
+        ({"quota": "300000\n", "period": "100000\n"}, 3),
+        ({"quota": "-1\n", "period": "100000\n"}, 16),
+        ({}, 16),
+    ],
+)
+def test_a_container_may_have_fewer_cores_than_the_machine(
+    monkeypatch, tmp_path, files, expected
+):
+    set_threads(monkeypatch, num_threads=0, num_cores=16)
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    quotas = [["cpu.max"], ["quota", "period"]]
+    monkeypatch.setattr(
+        cores, "QUOTAS", [[tmp_path / name for name in x] for x in quotas]
+    )
+    assert cores.num_cores() == expected
 
 
 @pytest.mark.parametrize(
@@ -336,7 +364,8 @@ def test_each_core_has_a_batch_where_operations_have_one_thread(
 
 
 GIVERS = {
-    "batches": threads.give_cores_to_batches,
+    "batches": lambda: threads.give_cores_to_batches(1_000),
+    "few batches": lambda: threads.give_cores_to_batches(3),
     "parts": threads.give_cores_to_parts,
 }
 
@@ -347,6 +376,8 @@ GIVERS = {
         ("batches", 1, [1]),
         ("batches", 8, [1]),
         ("batches", 9, []),
+        ("few batches", 3, [1]),
+        ("few batches", 4, []),
         ("parts", 4, [1]),
         ("parts", 5, []),
     ],
@@ -376,7 +407,7 @@ def test_threads_that_were_chosen_stay(monkeypatch, num_threads, told):
     given = []
     name = "set_intra_op_parallelism_threads"
     monkeypatch.setattr(tf.config.threading, name, given.append)
-    threads.give_cores_to_batches()
+    threads.give_cores_to_batches(1_000)
     assert given == []
 
 
@@ -385,7 +416,7 @@ def test_threads_stay_once_tensorflow_has_computed(monkeypatch):
     tf.constant(1) + 1
     with pytest.raises(RuntimeError):  # as TensorFlow says
         tf.config.threading.set_intra_op_parallelism_threads(1)
-    threads.give_cores_to_batches()
+    threads.give_cores_to_batches(1_000)
 
 
 def test_an_error_does_not_wait_for_all_batches(translator, monkeypatch):

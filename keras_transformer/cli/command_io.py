@@ -77,8 +77,15 @@ def check_folder(path):
     read_description(path)
 
 
-def load(folder, dtype=None, is_much=False):
-    """Loads a translator; for much text, each core decodes its own batch."""
+def load(folder, dtype=None, num_texts: int = 0):
+    """Loads a translator.
+
+    Args:
+        folder: Its folder.
+        dtype: The dtype policy to compute in; by default its own.
+        num_texts: How many texts it will translate, if that is known: of many,
+            each core decodes a batch of its own.
+    """
     check_folder(folder)
     with quiet_start():
         from keras_transformer.tensorflow_only.threads import (
@@ -86,20 +93,19 @@ def load(folder, dtype=None, is_much=False):
         )
         from keras_transformer.translator import Translator
 
-    if is_much:
-        give_cores_to_batches()
+    give_cores_to_batches(num_texts)
     translator = Translator.load(folder)
     return translator.with_dtype(dtype) if dtype else translator
 
 
-def load_any(path, dtype, search_options, workers, is_much):
+def load_any(path, dtype, search_options, workers, num_texts):
     """Loads a translator's folder, or a LiteRT file."""
     if is_exported(path):
         from keras_transformer.serving.litert_translator import LiteRTTranslator
 
         with log_kept_back():
             return LiteRTTranslator(path, **workers)
-    translator = load(path, dtype, is_much)
+    translator = load(path, dtype, num_texts)
     set_search(translator, search_options)
     return translator
 

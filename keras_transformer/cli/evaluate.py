@@ -11,9 +11,12 @@ from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
 from keras_transformer.cli.command_io import refuse_of_the_other
 from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import MaxLength
+from keras_transformer.cli.options import MinLength
 from keras_transformer.cli.options import NumThreads
 from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TokensPerBatch
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_argument
@@ -41,6 +44,9 @@ def evaluate(
         Path | None,
         path_option("--output", "-o", help="File for the translations."),
     ] = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
+    tokens_per_batch: TokensPerBatch = None,
     num_threads: NumThreads = None,
     num_workers: NumWorkers = None,
     dtype: Dtype = None,
@@ -61,7 +67,9 @@ def evaluate(
       keras-transformer evaluate runs/zh-en test.zh test.en.0 test.en.1
     """  # noqa: D301
     workers = given(num_threads=num_threads, num_workers=num_workers)
-    refuse_of_the_other(folder, given(dtype=dtype) | search_options, workers)
+    limits = given(min_length=min_length, max_length=max_length)
+    of_folder = given(dtype=dtype) | limits | search_options
+    refuse_of_the_other(folder, of_folder, workers)
     from keras_transformer.batches import first_of
     from keras_transformer.bleu import bleu_metric
     from keras_transformer.bleu import corpus_scores
@@ -71,9 +79,12 @@ def evaluate(
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
     check_output("--output", output, overwrite, [folder, source, *target])
     sources, *references = read_pairs(source, *target)
-    translator = load_any(folder, dtype, search_options, workers, is_much=True)
+    translator = load_any(
+        folder, dtype, search_options, workers, num_texts=len(sources)
+    )
     check_line_lengths(sources, source, translator)
-    found = first_of(translator(sources, verbose=1))
+    batches = given(tokens_per_batch=tokens_per_batch)
+    found = first_of(translator(sources, **limits, **batches, verbose=1))
     if output:
         write_file(output, "".join(output_lines(found)).encode())
     scores = corpus_scores(found, references, lowercase, tokenize)

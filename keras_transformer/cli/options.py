@@ -38,6 +38,26 @@ Dtype = Annotated[
     typer.Option(help="Keras dtype policy; by default the translator's own."),
 ]
 
+MinLength = Annotated[
+    int | None,
+    typer.Option(
+        help="Fewest tokens of a translation, as far as --max-length goes."
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens of a translation; by default those of the source "
+        "+ 50."
+    ),
+]
+TokensPerBatch = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens to decode at once; fewer need less memory. 8192 by "
+        "default; with a .tflite file, 1554 to 6216, as suits its model."
+    ),
+]
 
 # Options grouped under headings of `--help`.
 of_exported = functools.partial(

@@ -14,15 +14,17 @@ from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
-from keras_transformer.cli.command_io import is_exported
 from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
 from keras_transformer.cli.command_io import refuse_of_the_other
 from keras_transformer.cli.command_io import typed_lines
 from keras_transformer.cli.options import Dtype
+from keras_transformer.cli.options import MaxLength
+from keras_transformer.cli.options import MinLength
 from keras_transformer.cli.options import NumThreads
 from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
+from keras_transformer.cli.options import TokensPerBatch
 from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_option
@@ -44,19 +46,8 @@ def translate(
     output: Annotated[
         Path | None, path_option("--output", "-o", help="File to write.")
     ] = None,
-    min_length: Annotated[
-        int,
-        typer.Option(
-            help="Fewest tokens of a translation, as far as --max-length goes."
-        ),
-    ] = 0,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of a translation; by default those of the source "
-            "+ 50."
-        ),
-    ] = None,
+    min_length: MinLength = None,
+    max_length: MaxLength = None,
     target_prefix: Annotated[
         str | None,
         typer.Option(
@@ -67,13 +58,7 @@ def translate(
         Path | None,
         path_option(help="File with one such prefix per sentence."),
     ] = None,
-    tokens_per_batch: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens to decode at once; fewer need less memory. 8192 "
-            "by default; with a .tflite file, 1554 to 6216, as suits its model."
-        ),
-    ] = None,
+    tokens_per_batch: TokensPerBatch = None,
     line_by_line: Annotated[
         bool,
         typer.Option(
@@ -115,9 +100,8 @@ def translate(
     from keras_transformer.lines import check_line_lengths
 
     workers = given(num_threads=num_threads, num_workers=num_workers)
-    of_folder = given(
-        min_length=min_length or None,
-        max_length=max_length,
+    limits = given(min_length=min_length, max_length=max_length)
+    of_folder = limits | given(
         target_prefix=target_prefix,
         target_prefixes=target_prefixes,
         dtype=dtype,
@@ -135,16 +119,14 @@ def translate(
     options = {
         "return_scores": scores,
         "verbose": int(output is not None and not one_by_one),
+        **limits,
         **given(tokens_per_batch=tokens_per_batch),
     }
-    if not is_exported(folder):
-        options |= {"min_length": min_length, "max_length": max_length}
+    place = "the arguments" if texts else input or STANDARD_INPUT
+    if not (texts or one_by_one):
+        texts = input_lines(input)
     translator = load_any(
-        folder,
-        dtype,
-        search_options,
-        workers,
-        is_much=not (texts or one_by_one),
+        folder, dtype, search_options, workers, num_texts=len(texts or ())
     )
 
     if one_by_one:
@@ -153,8 +135,7 @@ def translate(
             [] if target_prefix is None else itertools.repeat(target_prefix)
         )
     else:
-        place = "the arguments" if texts else input or STANDARD_INPUT
-        texts, lines_at_once = texts or input_lines(input), LINES_AT_ONCE
+        lines_at_once = LINES_AT_ONCE
         check_line_lengths(texts, place, translator)
         if output:  # written when all is done: one progress bar for all
             lines_at_once = max(len(texts), 1)

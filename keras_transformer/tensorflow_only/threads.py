@@ -52,15 +52,19 @@ def parts_at_once() -> int:
     return min(cores, _threads("inter") or cores)
 
 
-def give_cores_to_batches():
+def give_cores_to_batches(num_texts: int):
     """Lets each core decode a batch of its own, for programs that decode much.
 
     The operations of a step are small: to share one among cores, and to wait
     for all of them, takes longer than many of them do. Without effect where
-    there are more cores than batches at a time, and where TensorFlow has
-    computed already, has other devices, or was told how many threads to have.
+    there are more cores than texts, or than batches at a time, and where
+    TensorFlow has computed already, has other devices, or was told how many
+    threads to have.
+
+    Args:
+        num_texts: How many texts it will decode.
     """
-    _give_cores(MOST_BATCHES_AT_ONCE)
+    _give_cores(min(MOST_BATCHES_AT_ONCE, num_texts))
 
 
 def give_cores_to_parts():
