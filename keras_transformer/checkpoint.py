@@ -28,6 +28,7 @@ from keras_transformer.weights import check_finite_weights
 from keras_transformer.weights import named_variables
 from keras_transformer.weights import sync_weights
 
+FORMAT = "1"  # a string, as all that a safetensors file says of itself
 KEPT = 2  # so that a damaged one has another before it
 NAME = re.compile(r"epoch-(\d{5,})-batch-(\d{8,})\.safetensors")
 # What a killed process leaves: a file, and a folder that safetensors needs.
@@ -35,6 +36,10 @@ UNFINISHED = re.compile(rf"\.{NAME.pattern}\.\w{{8}}(\.new)?")
 
 # The errors of reading a damaged file.
 DAMAGES = (ValueError, TypeError, KeyError, safetensors.SafetensorError)
+
+
+class OtherFormatError(ValueError):
+    """A checkpoint is of a format that this version does not know."""
 
 
 @dataclasses.dataclass
@@ -212,7 +217,11 @@ class Checkpoint:
             },
             default=float,  # numbers of NumPy, as logs may have
         )
-        metadata = {"state": state, "sha256": _digest(state, self.tensors)}
+        metadata = {
+            "format": FORMAT,
+            "state": state,
+            "sha256": _digest(state, self.tensors),
+        }
         write_file(
             os.path.join(folder, name),
             lambda path: _save(self.tensors, path, metadata),
@@ -236,8 +245,9 @@ class Checkpoint:
 
         Raises:
             NotADirectoryError: If something else is there.
-            ValueError: If there are checkpoints, and all are damaged; or the
-                folder is an address, such as `gs://`.
+            ValueError: If there are checkpoints, and all are damaged, or one
+                is of another format; or the folder is an address, such as
+                `gs://`.
         """
         check_local(folder)
         if os.path.exists(folder) and not os.path.isdir(folder):
@@ -250,6 +260,8 @@ class Checkpoint:
             path = os.path.join(folder, name)
             try:
                 checkpoint = cls._read(path)
+            except OtherFormatError:
+                raise  # it is whole, and newer than the one before it
             except DAMAGES as error:
                 damaged[path] = error
                 continue
@@ -272,7 +284,14 @@ class Checkpoint:
     def _read(cls, path):
         tensors = {}
         with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = file.metadata()
+            metadata = file.metadata() or {}
+            form = metadata.get("format", FORMAT)
+            if form != FORMAT:
+                raise OtherFormatError(
+                    f"The checkpoint must be of format {FORMAT}. Received: "
+                    f"{path} of format {form}. Was it written by a newer "
+                    "keras-transformer?"
+                )
             for name in file.keys():  # noqa: SIM118
                 tensors[name] = file.get_tensor(name)
         if _digest(metadata["state"], tensors) != metadata["sha256"]:

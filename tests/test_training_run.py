@@ -833,6 +833,22 @@ def test_damaged_settings_are_refused(copied, text):
         train(copied, text)
 
 
+def test_a_training_of_another_version(trained, copied, text):
+    """An option that it had not is what it is by default; a format is none."""
+    path = copied / "training/settings.json"
+    begun = json.loads(path.read_text())
+    del begun["settings"]["accumulate"], begun["format"]
+    path.write_text(json.dumps(begun))
+    train(copied, text, trained.settings)
+    message = "`accumulate` must be what the training in .* began with, 1. R"
+    with pytest.raises(ValueError, match=message):
+        train(copied, text, {**trained.settings, "accumulate": 2})
+    path.write_text(json.dumps({**begun, "format": 2}))
+    message = "must be of format 1. .*settings.json of format 2. Was it begun"
+    with pytest.raises(ValueError, match=message):
+        train(copied, text, trained.settings)
+
+
 def test_a_damaged_vocabulary_is_refused(trained, copied, text):
     vocabulary = copied / "training/tokenizer.model"
     for content in (b"no vocabulary", None):

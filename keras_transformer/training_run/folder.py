@@ -1,6 +1,7 @@
 """The folder of a training run: what is in it, and who may write to it."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -14,11 +15,13 @@ from keras_transformer.lock import lock
 from keras_transformer.paths import check_folder_to_write
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training_run.options import PLACES
+from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.translator import Translator
 from keras_transformer.translator_folder import TRAINING
 from keras_transformer.translator_folder import check_free
 from keras_transformer.version import __version__
 
+FORMAT = 1  # of `SETTINGS`
 LOCK = "lock"
 SETTINGS = "settings.json"
 TOKENIZER = "tokenizer.model"
@@ -178,8 +181,20 @@ class RunFolder:
             raise ValueError(
                 f"{path} is damaged, or of another version: {error!r}. {advice}"
             ) from None
+        found = begun.get("format", FORMAT)
+        if found != FORMAT:
+            raise ValueError(
+                f"The training must be of format {FORMAT}. Received: {path} of "
+                f"format {found!r}. Was it begun by a newer keras-transformer?"
+            )
+        # An option that there was not yet did what it does by default.
+        defaults = {
+            field.name: field.default
+            for field in dataclasses.fields(TrainingOptions)
+        }
         for name, value in settings.items():
-            is_same = old_settings.get(name) == value
+            old = old_settings.get(name, defaults[name])
+            is_same = old == value
             if name == "tokenize" and name not in old_settings:
                 is_same = True  # no epoch was scored yet
             if not is_same and name in old_places and value:
@@ -187,8 +202,7 @@ class RunFolder:
             if not is_same:
                 raise ValueError(
                     f"`{name}` must be what the training in {self.output} "
-                    f"began with, {old_settings.get(name)!r}. Received: {name}="
-                    f"{value!r}. {advice}"
+                    f"began with, {old!r}. Received: {name}={value!r}. {advice}"
                 )
         for name, value in data.items():
             if old_data.get(name, value) != value:
@@ -240,6 +254,7 @@ class RunFolder:
             if target_tokenizer is not tokenizer:
                 write_file(self.path(TARGET_TOKENIZER), target_tokenizer.model)
         begun = {
+            "format": FORMAT,
             "keras_transformer": __version__,
             "backend": keras.backend.backend(),
             "settings": settings,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
+from keras_transformer import checkpoint as checkpoint_module
 
 from .compiled import COMPILE
 
@@ -341,6 +342,19 @@ def test_checkpoints_are_readable_as_any_file(tmp_path):
         os.umask(mask)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_a_checkpoint_of_another_format_is_not_damaged(tmp_path, monkeypatch):
+    model = make_model()
+    kt.Checkpoint.of(model, 1).write(tmp_path)
+    with monkeypatch.context() as newer:
+        newer.setattr(checkpoint_module, "FORMAT", "2")
+        kt.Checkpoint.of(model, 2).write(tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    message = "must be of format 1. .*epoch-00002.* of format 2. Was it writ"
+    with pytest.raises(ValueError, match=message):
+        kt.Checkpoint.newest(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_numbers_of_numpy_are_kept(tmp_path):
