@@ -37,7 +37,7 @@ def attention_weights(query, key, mask, in_step):
         in_step: Whether it is a step of decoding, with few queries.
 
     Returns:
-        Float32 tensor `(B, N, T, S)`, softmax in float32 whatever the policy.
+        Tensor `(B, N, T, S)`, float32 whatever the policy, or float64.
     """
     scores = _attention_scores(query, key, mask, in_step)
     if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
@@ -46,15 +46,21 @@ def attention_weights(query, key, mask, in_step):
 
 
 def _attention_scores(query, key, mask, in_step):
-    """Computes `Q K^T / sqrt(d_k)`, float32, `MASKED_SCORE` added."""
-    query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
+    """Computes `Q K^T / sqrt(d_k)`, with `MASKED_SCORE` added.
+
+    In float32, or in float64 where that is the policy.
+    """
+    # Not by `cast`, which would begin with a float32.
+    scale = ops.convert_to_tensor(query.shape[-1] ** -0.5, query.dtype)
+    query = query * scale
     if in_step:
         scores = small_product(query, key, transpose_y=True)
     else:
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-    scores = ops.cast(scores, "float32")  # (B, N, T, S)
+    exact = keras.backend.result_type(scores.dtype, "float32")
+    scores = ops.cast(scores, exact)  # (B, N, T, S)
     if mask is not None:
-        zero = ops.cast(0.0, "float32")  # 0.0 alone would be of `floatx`
+        zero = ops.cast(0.0, exact)  # 0.0 alone would be of `floatx`
         bias = ops.where(mask, zero, MASKED_SCORE)  # (B, T, S)
         scores = scores + ops.expand_dims(bias, 1)
     return scores
@@ -104,7 +110,8 @@ class MultiHeadAttention(Layer):
 
     Returns:
         Float tensor of shape `(B, T, D)`; with `return_attention_scores` a
-        pair of it and the float32 weights of shape `(B, N, T, S)`.
+        pair of it and the weights of shape `(B, N, T, S)`, in float32 at
+        least.
 
     Raises:
         TypeError: If a size is not an integer, a share not a number, a flag

@@ -156,10 +156,12 @@ def check_axes(name: str, x, allowed, described: str):
             f"`{name}` must be a tensor or an array. Received: {name} of type "
             f"{type(x).__name__}."
         )
-    if len(x.shape) not in allowed:
+    shape = known_shape(x.shape)
+    if shape is None or len(shape) not in allowed:
+        received = "unknown" if shape is None else shape
         raise ValueError(
             f"`{name}` must have shape {described}. Received: "
-            f"{name}.shape={tuple(x.shape)}."
+            f"{name}.shape={received}."
         )
 
 

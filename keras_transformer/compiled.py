@@ -25,7 +25,7 @@ OF_KERAS = (
 )
 
 
-class Functions:
+class CompiledFunctions:
     """A least-recently-used cache of the compiled functions of a model.
 
     Not a list or dictionary in the model, which Keras would track.
@@ -47,22 +47,25 @@ class Functions:
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
         """
+        call = key, tuple(inputs), jit_compile
         with self.lock:
-            of_function = key, tuple(inputs), jit_compile
-            key = of_function, self._state()
-            compiled = self.compiled.pop(key, None)
+            compiled = self.compiled.pop((call, self._state()), None)
             if compiled is None:
-                # A layer of a subclass that is built while it is traced would
-                # make another state, and on JAX keep weights that are gone
-                # afterwards. Those built from further inputs only `call` reads.
-                with contextlib.suppress(ValueError):
-                    self.model.build_all()
-                key = of_function, self._state()
+                self._build_late_layers()
                 compiled = self._compiled(function, inputs, jit_compile)
-            self.compiled[key] = compiled
+            self.compiled[call, self._state()] = compiled  # now the last used
             if len(self.compiled) > MOST_KEPT:
                 del self.compiled[next(iter(self.compiled))]
         return compiled(inputs)
+
+    def _build_late_layers(self):
+        """Builds the layers of a subclass, so that tracing makes no weights.
+
+        They would make another state, and on JAX be gone afterwards.
+        """
+        # Those that are built from further inputs only `call` reads.
+        with contextlib.suppress(ValueError):
+            self.model.build_all()
 
     def _state(self):
         """All of a model that a user may change; another is compiled for."""

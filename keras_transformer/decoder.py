@@ -14,6 +14,7 @@ from keras_transformer.checks import check_width
 from keras_transformer.feed_forward import FeedForward
 from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
+from keras_transformer.layer import check_decodes_as_trained
 from keras_transformer.layer import check_takes_training
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
@@ -423,6 +424,7 @@ class Decoder(Layer):
             for index in range(num_layers)
         ]
         check_takes_training(self.layers)
+        check_decodes_as_trained([self, *self.layers])
         self.final_norm = final_norm(normalize_first, self.dtype_policy)
 
     def build(self, inputs_shape, encoded_shape=None):

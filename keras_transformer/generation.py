@@ -104,7 +104,7 @@ def score(model, source_ids, target_ids, jit_compile):
     rows, length = inputs["target_ids"].shape
     given_length = np.shape(target_ids)[1]
     jit_compile = _jit_or_default(jit_compile)
-    token_scores = model._functions.run(
+    token_scores = model.compiled_functions.run(
         ("score",),
         functools.partial(_token_scores, model),
         _filled_up(inputs, jit_compile, model.max_length),
@@ -167,12 +167,9 @@ def _checked_inputs(
     model, source_ids, search, min_length, max_length, target_prefix_ids
 ):
     """What `DecodingLoop` starts from, as arrays."""
-    source_ids = check_ids(
-        "source_ids", source_ids, model.source_vocabulary_size
+    source_ids = _checked_ids(
+        model, "source_ids", source_ids, model.source_vocabulary_size
     )
-    check_padding_last("source_ids", source_ids)
-    source_ids = _cut(source_ids)
-    check_length("source_ids", source_ids, model.max_length)
     check_limits(min_length, max_length)
     check_ids_in_range(
         "forbidden_token_ids", search.forbidden_token_ids, model.vocabulary_size
@@ -222,18 +219,24 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
 
 
 def _checked_pairs(model, source_ids, target_ids):
-    source_ids = check_ids(
-        "source_ids", source_ids, model.source_vocabulary_size
+    source_ids = _checked_ids(
+        model, "source_ids", source_ids, model.source_vocabulary_size
     )
-    target_ids = check_ids("target_ids", target_ids, model.vocabulary_size)
-    pairs = {"source_ids": source_ids, "target_ids": target_ids}
-    check_as_many(**pairs)
-    for name, ids in pairs.items():
-        check_padding_last(name, ids)
-        pairs[name] = _cut(ids)
-        check_length(name, pairs[name], model.max_length)
+    target_ids = _checked_ids(
+        model, "target_ids", target_ids, model.vocabulary_size
+    )
+    check_as_many(source_ids=source_ids, target_ids=target_ids)
     _check_without_start(model, "target_ids", target_ids)
-    return pairs
+    return {"source_ids": source_ids, "target_ids": target_ids}
+
+
+def _checked_ids(model, name, ids, vocabulary_size):
+    """Ids as an array, without the columns that are padding in all rows."""
+    ids = check_ids(name, ids, vocabulary_size)
+    check_padding_last(name, ids)
+    ids = _cut(ids)
+    check_length(name, ids, model.max_length)
+    return ids
 
 
 def _check_without_start(model, name, ids):
@@ -325,14 +328,14 @@ def _decoded(loop, inputs, jit_compile):
     rows = len(inputs["source_ids"])
     is_small = jit_compile and 0 < rows < 2 * FEWEST_COMPILED
     if is_small or keras.backend.backend() != "tensorflow":
-        return model._functions.run(
+        return model.compiled_functions.run(
             ("whole", *key), loop.whole, inputs, jit_compile
         )
     # Compiles its parts by itself.
     in_segments = functools.partial(
         loop.in_segments, compile_function=jit if jit_compile else None
     )
-    return model._functions.run(
+    return model.compiled_functions.run(
         ("in_segments", *key, jit_compile), in_segments, inputs, False
     )
 
@@ -383,7 +386,7 @@ def _attention(model, inputs, layer, jit_compile):
     """Computes weights `(B, T, S)` of ids, arrays to arrays."""
     rows, length = inputs["target_ids"].shape
     source_length = inputs["source_ids"].shape[1]
-    weights = model._functions.run(
+    weights = model.compiled_functions.run(
         ("attention", layer),
         functools.partial(_mean_attention, model, layer=layer),
         _filled_up(inputs, jit_compile, model.max_length),

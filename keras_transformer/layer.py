@@ -7,7 +7,7 @@ import keras
 
 
 class Freezable:
-    """Saves which parts of a Keras layer are frozen.
+    """A Keras layer that saves which of its parts are frozen.
 
     Setting `trainable` also sets it for the parts of a layer, but Keras saves
     only the flag of the layer itself, and a loaded layer has new parts. So the
@@ -51,6 +51,13 @@ class Freezable:
             if not part.trainable:
                 for weight in part._trainable_variables:
                     weight.trainable = False
+
+    def compute_output_spec(self, *args, **kwargs):
+        if not self.built:  # nothing to trace `call` with
+            return super().compute_output_spec(*args, **kwargs)
+        # By tracing, as if there were no `compute_output_shape`: that finds the
+        # errors of `call`.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config, *args, **kwargs):
@@ -120,13 +127,6 @@ class Layer(Freezable, keras.layers.Layer):
         """The shape of the first input."""
         return tuple(inputs_shape)
 
-    def compute_output_spec(self, *args, **kwargs):
-        if not self.built:  # nothing to trace `call` with
-            return super().compute_output_spec(*args, **kwargs)
-        # By tracing, as if there were no `compute_output_shape`: that finds the
-        # errors of `call`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
-
 
 def check_takes_training(layers):
     """Raises `TypeError` unless the `call` of each layer names `training`.
@@ -139,6 +139,26 @@ def check_takes_training(layers):
                 "`call` of a layer in a stack must name the argument "
                 "`training`, which Keras hands on by its name. Received: that "
                 f"of {type(layer).__name__}, which does not."
+            )
+
+
+def check_decodes_as_trained(layers):
+    """Raises `TypeError` if a class changes `call`, but not `step`.
+
+    What it computes in training would not be what it decodes with.
+    """
+    for layer in layers:
+        of_call, of_step = (
+            next(kind for kind in type(layer).__mro__ if name in vars(kind))
+            for name in ("call", "step")
+        )
+        if of_call is not of_step and issubclass(of_call, of_step):
+            raise TypeError(
+                "A decoder, or a layer of one, that overrides `call` must "
+                "override `step` too, which decodes. Received: "
+                f"{of_call.__name__}, which overrides `call` alone. If that "
+                "changes nothing in decoding, say so with `step = "
+                f"{of_step.__name__}.step`."
             )
 
 

@@ -1,6 +1,7 @@
 """Reading and writing at places in a tensor, without needless operations."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.tensorflow_only import indexing
@@ -112,4 +113,6 @@ def is_integer_tensor(x):
     """Whether it is an array or tensor of integers."""
     if not hasattr(x, "dtype"):
         return False
+    if isinstance(x, np.ndarray):  # strings and objects have no Keras dtype
+        return x.dtype.kind in "iu"
     return "int" in keras.backend.standardize_dtype(x.dtype)

@@ -10,7 +10,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
-from keras_transformer.compiled import Functions
+from keras_transformer.compiled import CompiledFunctions
 from keras_transformer.decoder import Decoder
 from keras_transformer.decoding import DecodingLoop
 from keras_transformer.dense import Dense
@@ -301,7 +301,7 @@ class Transformer(Freezable, keras.Model):
                 name="output_projection",
                 **common,
             )
-        self._functions = Functions(self)
+        self.compiled_functions = CompiledFunctions(self)
         self.build()
         self._tracker.unlock()  # a subclass may add layers
 
@@ -408,11 +408,6 @@ class Transformer(Freezable, keras.Model):
     def compute_output_shape(self, inputs_shape):
         """The shape `(B, T, V)`, from the shapes of the ids by name."""
         return (*inputs_shape["target_ids"], self.vocabulary_size)
-
-    def compute_output_spec(self, *args, **kwargs):
-        # By tracing, as if there were no `compute_output_shape`: that finds the
-        # errors of `call`.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def compute_loss(
         self,

@@ -112,7 +112,9 @@ class IndependentSearch(Search):
         logits = ops.cast(logits, "float32")
         allowed = constrain(logits)
         token_ids = self.choose(allowed, position, problem)
-        if problem.prefix_ids is not None:  # whatever it chooses
+        # `constrain` has left the forced token alone; a `choose` of one's own
+        # may still take another.
+        if problem.prefix_ids is not None:
             forced = ops.expand_dims(problem.forced_ids(position), 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
             token_ids = ops.where(is_free, token_ids, forced)

@@ -88,6 +88,8 @@ class Updates:
                 # XLA needs states that are created before anything waits.
                 with keras.name_scope(self.name, caller=self):
                     self.build(trainable_variables)
+        # The step at the end of a dataset has no data, so that nothing may be
+        # updated before there is a gradient.
         with after(of_data[-1:]):
             super().apply(grads, trainable_variables)
 

@@ -773,7 +773,7 @@ def test_layers_of_one_name_make_different_searches(copying_model):
             np.array([[4, 5, 3]]), search, max_length=2
         )
         assert target_ids.tolist() == [[token_id, token_id]]
-    assert len(model._functions.compiled) == len(searches)
+    assert len(model.compiled_functions.compiled) == len(searches)
 
 
 def test_a_search_ends_with_its_longest_targets(copying_model):
@@ -789,7 +789,7 @@ def test_a_search_ends_with_its_longest_targets(copying_model):
 
 def test_functions_used_last_are_kept(copying_model, monkeypatch):
     monkeypatch.setattr(compiled_module, "MOST_KEPT", 2)
-    functions = compiled_module.Functions(copying_model)
+    functions = compiled_module.CompiledFunctions(copying_model)
     kept = []
     for key in (0, 1, 0, 2, 0):
         functions.run((key,), lambda x: x["x"] + 1, {"x": np.ones(2)}, False)
@@ -802,7 +802,7 @@ def test_functions_used_last_are_kept(copying_model, monkeypatch):
 
 def test_other_functions_are_no_retracing(copying_model, caplog):
     """TensorFlow warns of one function that is traced again and again."""
-    kept = compiled_module.Functions(copying_model)
+    kept = compiled_module.CompiledFunctions(copying_model)
     for key in range(12):
         found = kept.run((key,), lambda x: x["x"] + 1, {"x": np.ones(2)}, False)
         assert found.tolist() == [2, 2]

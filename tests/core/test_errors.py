@@ -887,6 +887,9 @@ def test_embedded_ids_must_be_integers():
         layer(((4, 2.7),))
     with raises(TypeError, "`inputs` must be integers, unless `reverse=True`."):
         layer(keras.ops.ones((2, 5), "bfloat16"))
+    for dtype in ("str", "object"):
+        with raises(TypeError, "`inputs` must hold integers. Received: inputs"):
+            layer(np.array([["a", "b"]], dtype))
 
 
 def test_search_must_be_a_search():

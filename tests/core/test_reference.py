@@ -1,6 +1,7 @@
 """Each layer against the equations of the paper in plain numpy."""
 
 import hypothesis
+import keras
 import numpy as np
 import pytest
 from hypothesis import strategies
@@ -145,6 +146,28 @@ def test_multi_head_attention_with_a_mask():
             query[row], value[row], attention_matrices(layer), allowed[row]
         )
         np.testing.assert_allclose(outputs[row], expected, **TOLERANCE)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() == "jax",
+    reason="JAX has no float64 unless it is told to",
+)
+def test_multi_head_attention_in_double_precision():
+    layer = kt.MultiHeadAttention(num_heads=N, hidden_dim=D, dtype="float64")
+    query, value = (x.astype("float64") for x in (normal(B, T, D),) * 2)
+    allowed = np.tril(np.ones((T, T), bool))
+    outputs, weights = layer(
+        query=query,
+        value=value,
+        use_causal_mask=True,
+        return_attention_scores=True,
+    )
+    for row in range(B):
+        expected = reference.multi_head(
+            query[row], value[row], attention_matrices(layer), allowed
+        )
+        for found, wanted in zip((outputs, weights), expected, strict=True):
+            np.testing.assert_allclose(found[row], wanted, rtol=0, atol=1e-13)
 
 
 def test_multi_head_attention_with_keys_of_their_own():

@@ -234,7 +234,7 @@ def test_source_shapes_to_compile_are_few(model, monkeypatch):
         shapes.add(inputs["source_ids"].shape)
         return found, found[:, 0], found
 
-    monkeypatch.setattr(model._functions, "run", recorded)
+    monkeypatch.setattr(model.compiled_functions, "run", recorded)
     for rows in (1, 3, 4, 5, 6):
         for length in (4, 9, 16, 17):
             source_ids = np.full((rows, length), 5)
@@ -272,7 +272,7 @@ def test_seeds_share_what_is_compiled():
         np.testing.assert_array_equal(target_ids, wanted[:, :, :length])
         drawn.add(target_ids.tobytes())
     assert len(drawn) == 3
-    assert len(model._functions.compiled) == 1
+    assert len(model.compiled_functions.compiled) == 1
 
 
 @eager_only

@@ -385,6 +385,30 @@ def test_a_layer_that_would_never_train_is_refused():
         Stack(1, N, D, F)
 
 
+def test_what_is_trained_must_be_what_is_decoded_with():
+    class Half(kt.DecoderLayer):
+        def call(self, inputs, encoded, training=None):
+            return super().call(inputs, encoded, training=training) / 2
+
+    class HalfDecoder(kt.Decoder):
+        layer_class = Half
+
+    class Doubled(kt.Decoder):
+        def call(self, inputs, encoded, training=None):
+            return 2 * super().call(inputs, encoded, training=training)
+
+    for kind, name in ((HalfDecoder, "Half"), (Doubled, "Doubled")):
+        message = f"override `step` too.* Received: {name}, which .*`step = "
+        with pytest.raises(TypeError, match=message):
+            kind(1, N, D, F)
+
+    class Same(Half):
+        step = kt.DecoderLayer.step
+
+    HalfDecoder.layer_class = Same
+    HalfDecoder(1, N, D, F)
+
+
 def test_a_subclass_may_make_one_side_itself():
     class Autoencoder(kt.Transformer):
         def call(self, inputs, training=None):
