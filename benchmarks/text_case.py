@@ -2,7 +2,8 @@
 
 Each engine is one class: made from a folder of `export`, its `translate` takes
 and returns a list of strings. Every measurement has a process of its own, which
-runs this file and imports only what its engine needs.
+runs this file and imports what its engine needs, and what this file does: with
+Keras, which TensorFlow imports, that is the core of this library too.
 """
 
 import gc
@@ -84,7 +85,7 @@ class OurTranslatorXla(OurTranslator):
 
 
 class OurSavedModel:
-    """The SavedModel, in a process that does not import this library."""
+    """The SavedModel, whose graph needs tensorflow and tensorflow-text."""
 
     title = "SavedModel"
     needs = ()

@@ -158,10 +158,14 @@ def check_axes(name: str, x, allowed, described: str):
         )
     shape = known_shape(x.shape)
     if shape is None or len(shape) not in allowed:
-        received = "unknown" if shape is None else shape
+        found = f"{name}.shape={shape}."
+        if shape is None:
+            found = (
+                f"{name} of a shape that TensorFlow does not know, as after "
+                "`tf.py_function`. Set it with `tf.ensure_shape`."
+            )
         raise ValueError(
-            f"`{name}` must have shape {described}. Received: "
-            f"{name}.shape={received}."
+            f"`{name}` must have shape {described}. Received: {found}"
         )
 
 

@@ -57,13 +57,16 @@ class EncoderLayer(Layer):
         use_causal_mask: Whether a position attends only to those up to its
             own, as in a language model.
         training: Whether dropout is on.
+        return_attention_scores: Whether to return the weights of attention as
+            well.
         mask: Used where `padding_mask` is not given; Keras fills in the one
             that `inputs` carries.
         inputs_mask: The name Keras uses for it beside other tensors; used where
             neither is given.
 
     Returns:
-        Float tensor of shape `(B, S, D)`.
+        Float tensor of shape `(B, S, D)`; with `return_attention_scores` a
+        pair of it and the weights of shape `(B, N, S, S)`, in float32 at least.
 
     Raises:
         TypeError: If a size is not an integer, a share not a number, a flag
@@ -156,27 +159,31 @@ class EncoderLayer(Layer):
         attention_mask=None,
         use_causal_mask=False,
         training=None,
+        return_attention_scores=False,
         mask=None,
         inputs_mask=None,
     ):
+        check_flag(return_attention_scores=return_attention_scores)
         check_known_width("inputs", inputs.shape, self.hidden_dim)
         padding_mask = first_given(padding_mask, mask, inputs_mask)
         check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
         x = inputs
         y = self.self_attention_add_norm.before(x)
         # A mask given by name keeps Keras from joining that of the tensor.
-        y = self.self_attention(
+        y, weights = self.self_attention(
             query=y,
             value=y,
             value_mask=padding_mask,
             attention_mask=attention_mask,
             use_causal_mask=use_causal_mask,
+            return_attention_scores=True,
             training=training,
         )
         x = self.self_attention_add_norm(x, y, training=training)
         y = self.feed_forward_add_norm.before(x)
         y = self.feed_forward(y, training=training)
-        return self.feed_forward_add_norm(x, y, training=training)
+        x = self.feed_forward_add_norm(x, y, training=training)
+        return (x, weights) if return_attention_scores else x
 
     def get_config(self):
         return {
@@ -240,13 +247,17 @@ class Encoder(Layer):
         use_causal_mask: Whether a position attends only to those up to its
             own, as in a language model.
         training: Whether dropout is on.
+        return_attention_scores: Whether to return the weights of attention as
+            well, with layers that have this argument.
         mask: Used where `padding_mask` is not given; Keras fills in the one
             that `inputs` carries.
         inputs_mask: The name Keras uses for it beside other tensors; used where
             neither is given.
 
     Returns:
-        Float tensor of shape `(B, S, D)`; `encoded` elsewhere.
+        Float tensor of shape `(B, S, D)`, `encoded` elsewhere; with
+        `return_attention_scores` a pair of it and a list of weights of shape
+        `(B, N, S, S)`, one per layer.
 
     Raises:
         TypeError: As for `EncoderLayer`; or if the `call` of `layer_class` does
@@ -332,11 +343,18 @@ class Encoder(Layer):
         attention_mask=None,
         use_causal_mask=False,
         training=None,
+        return_attention_scores=False,
         mask=None,
         inputs_mask=None,
     ):
+        check_flag(return_attention_scores=return_attention_scores)
         padding_mask = first_given(padding_mask, mask, inputs_mask)
+        # Layers of one's own need not have an argument that is not used.
+        returned = (
+            {"return_attention_scores": True} if return_attention_scores else {}
+        )
         x = inputs
+        scores = []
         for layer in self.layers:
             compute = layer
             if self.rematerialize and training:
@@ -347,8 +365,13 @@ class Encoder(Layer):
                 attention_mask=attention_mask,
                 use_causal_mask=use_causal_mask,
                 training=training,
+                **returned,
             )
-        return self.final_norm(x)
+            if return_attention_scores:
+                x, weights = x
+                scores.append(weights)
+        x = self.final_norm(x)
+        return (x, scores) if return_attention_scores else x
 
     def get_config(self):
         return {

@@ -104,6 +104,44 @@ def warn_of_probabilities(loss):
         )
 
 
+def check_not_of_rows(loss, vocabulary_size):
+    """Raises if a loss of one's own gives a number for each row, `(B,)`.
+
+    Keras would multiply the numbers by the weights of tokens, `(B, T)`, along
+    the wrong axis where `B` is `T`.
+    """
+    if isinstance(loss, keras.losses.Loss):
+        loss = loss.call
+    if not inspect.isroutine(loss):
+        return  # a name of Keras's, or none
+    home, *_ = loss.__module__.split(".")
+    if home in ("keras", "keras_transformer"):
+        return
+    labels = keras.KerasTensor((2, 3), "float32")
+    logits = keras.KerasTensor((2, 3, vocabulary_size), "float32")
+    try:
+        values = _Function(loss).compute_output_spec(labels, logits)
+    except Exception:
+        return  # it needs more than a shape: nothing is known of it
+    if getattr(values, "shape", None) == (2,):
+        raise ValueError(
+            "`loss` must give a number for each token, `(B, T)`, or one for "
+            "the batch. Received: one that gives a number for each row, "
+            "`(B,)`. Return their mean, or override `compute_loss`."
+        )
+
+
+class _Function(keras.Operation):
+    """A function of tensors, which Keras can trace."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def call(self, *args):
+        return self.function(*args)
+
+
 def check_has_labels(y):
     """Raises if there is nothing for a loss to compare with logits."""
     if y is None:
@@ -130,7 +168,13 @@ def check_keys(name, inputs):
         f"Received: {name} of "
     )
     if not isinstance(inputs, dict):
-        raise TypeError(f"{message}type {type(inputs).__name__}.")
+        advice = ""
+        if isinstance(inputs, (tuple, list)) and len(inputs) == 2:
+            advice = (
+                " Of a pair make {'source_ids': source, 'target_ids': target}; "
+                "`map` does it for a dataset."
+            )
+        raise TypeError(f"{message}type {type(inputs).__name__}.{advice}")
     if not set(SIDES) <= set(inputs):
         raise ValueError(f"{message}keys {sorted(inputs)}.")
 

@@ -24,8 +24,7 @@ def spread_over_tokens(sample_weight, labels):
             be 1. If labels are not `(B, T)`.
     """
     labels = ops.convert_to_tensor(labels)
-    if known_shape(labels.shape) is not None:  # else the values tell
-        check_axes("y_true", labels, (2,), "(B, T)")
+    check_axes("y_true", labels, (2,), "(B, T)")
     weights = ops.cast(ops.convert_to_tensor(sample_weight), "float32")
     check_sizes("sample_weight", weights.shape, labels.shape)
     shape = known_shape(weights.shape)

@@ -26,6 +26,7 @@ from keras_transformer.input_checks import SIDES
 from keras_transformer.input_checks import check_has_labels
 from keras_transformer.input_checks import check_keys
 from keras_transformer.input_checks import check_no_class_weight
+from keras_transformer.input_checks import check_not_of_rows
 from keras_transformer.input_checks import check_pairs
 from keras_transformer.input_checks import check_training_data
 from keras_transformer.input_checks import is_dataset
@@ -125,7 +126,8 @@ class Transformer(Freezable, keras.Model):
             where `source_vocabulary_size` is not given.
         tie_output: Whether the output projection is the target embedding.
         start_token_id: The token that starts a target.
-        end_token_id: The token that ends a source and a target.
+        end_token_id: The token that ends a target and, in a `Translator`, a
+            source.
         num_decoder_layers: Number of decoder layers, where it is not
             `num_layers`. With few, decoding is faster
             ([Kasai et al., 2021](https://arxiv.org/abs/2006.10369)).
@@ -222,7 +224,6 @@ class Transformer(Freezable, keras.Model):
         _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source)
         _check_special_tokens(
             vocabulary_size,
-            source_vocabulary_size,
             start_token_id,
             end_token_id,
         )
@@ -581,9 +582,9 @@ class Transformer(Freezable, keras.Model):
     ) -> Hypotheses:
         """Translates tensors of ids in one loop.
 
-        For use inside a compiled function or a Keras model; `generate` also
-        checks its input, compiles, drops sentences as they finish, and returns
-        arrays.
+        For use inside a compiled function, or the `call` of a Keras layer;
+        `generate` also checks its input, compiles, drops sentences as they
+        finish, and returns arrays.
 
         Args:
             source_ids: Int32 tensor `(B, S)`.
@@ -604,9 +605,16 @@ class Transformer(Freezable, keras.Model):
             capacity.
 
         Raises:
-            TypeError: If `search` is not a search.
+            TypeError: If `search` is not a search, or the ids are a symbolic
+                tensor of Keras.
             ValueError: If `max_lengths` are given without `capacity`.
         """
+        if isinstance(source_ids, keras.KerasTensor):
+            raise TypeError(
+                "`source_ids` must be a tensor with ids. Received: a symbolic "
+                "one of a functional model. Call `search` in the `call` of a "
+                "layer of your own."
+            )
         search = search_or_greedy(search)
         if max_lengths is not None and capacity is None:
             raise ValueError(
@@ -785,12 +793,15 @@ class Transformer(Freezable, keras.Model):
             ValueError: If ids are missing, without rows, longer than the
                 model's `max_length` or outside the vocabulary; if labels are
                 missing, or differ in shape from the targets; if the shape of
-                `sample_weight` does not fit; or if `class_weight` is given, for
-                which Keras expects one class per row.
+                `sample_weight` does not fit; if `class_weight` is given, for
+                which Keras expects one class per row; or if a loss of one's own
+                gives a number for each row.
         """
         fit = super().fit
         given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         warn_of_probabilities(self.loss)
+        if type(self).compute_loss is Transformer.compute_loss:
+            check_not_of_rows(self.loss, self.vocabulary_size)
         check_no_class_weight(given.get("class_weight"))
         # Before Keras takes the weights out of the model, as it does on JAX.
         needs_labels = self.loss is not None
@@ -987,21 +998,16 @@ def _check_vocabularies(vocabulary_size, source_vocabulary_size, tie_source):
         )
 
 
-def _check_special_tokens(
-    vocabulary_size, source_vocabulary_size, start_token_id, end_token_id
-):
+def _check_special_tokens(vocabulary_size, start_token_id, end_token_id):
     check_positive(start_token_id=start_token_id, end_token_id=end_token_id)
-    target = "vocabulary_size", vocabulary_size
-    source = "source_vocabulary_size", source_vocabulary_size
-    for name, token_id, (size_name, size) in (
-        ("start_token_id", start_token_id, target),
-        ("end_token_id", end_token_id, target),
-        ("end_token_id", end_token_id, source),
+    for name, token_id in (
+        ("start_token_id", start_token_id),
+        ("end_token_id", end_token_id),
     ):
-        if token_id >= size:
+        if token_id >= vocabulary_size:
             raise ValueError(
-                f"`{name}` must be less than `{size_name}`. Received: "
-                f"{name}={token_id}, {size_name}={size}."
+                f"`{name}` must be less than `vocabulary_size`. Received: "
+                f"{name}={token_id}, vocabulary_size={vocabulary_size}."
             )
     if start_token_id == end_token_id:
         raise ValueError(

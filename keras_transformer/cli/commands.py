@@ -147,7 +147,8 @@ def _reason(message):
 
 def _with_options_named(message):
     """A message about arguments with the options that set them."""
-    command = typer.main.get_command(app).commands.get(*sys.argv[1:2] or [""])
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    command = typer.main.get_command(app).commands.get(name)
     options = {
         parameter.name: parameter.opts[0]
         for parameter in (command.params if command else ())

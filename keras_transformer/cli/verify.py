@@ -83,14 +83,9 @@ def verify(
         check_file(input)
     check_folder(folder)
     with quiet_start():
-        import rich.console
-
         from keras_transformer.checks import check_not_negative_number
         from keras_transformer.lines import check_line_lengths
-        from keras_transformer.serving import verify_report
-        from keras_transformer.serving.export_note import note_of
         from keras_transformer.serving.verify import compare
-        from keras_transformer.serving.verify import inspect_export
 
     check_not_negative_number(tolerance=tolerance)
     translator = load(folder, dtype)
@@ -99,17 +94,13 @@ def verify(
     if not lines:
         raise ValueError(f"Text must not be empty. Received: {place}.")
     check_line_lengths(lines, place, translator)
-    reports, errors, sound = [], [], []
-    note = note_of(translator)
-    for path in exports:
-        try:
-            sound.append(inspect_export(translator, note, path))
-        except ValueError as error:  # not ours, or with another search
-            errors.append(str(error))
-    expected = translator(lines, return_scores=True) if sound else ()
+    exports, errors = _inspected(translator, exports)
+    reports = []
     try:
+        if exports:
+            expected = translator(lines, return_scores=True)
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
-            for export in sound:
+            for export in exports:
                 try:
                     report = compare(
                         translator, export, lines, *expected, tolerance
@@ -121,16 +112,34 @@ def verify(
                     reports.append(report)
     finally:  # an error in one export does not lose the other reports
         if reports:
-            if json_file:  # first: the table's reader may close the pipe
-                content = verify_report.to_json(reports)
-                write_file(json_file, content.encode())
-            verify_report.show(
-                reports,
-                rich.console.Console(
-                    markup=False, emoji=False, highlight=False
-                ),
-            )
+            _write_and_show(reports, json_file)
     if errors:
         raise ValueError(" ".join(errors))
     if not all(report.passed for report in reports):
         raise typer.Exit(1)
+
+
+def _inspected(translator, paths):
+    """What can be compared, and the errors of what cannot."""
+    from keras_transformer.serving.export_note import note_of
+    from keras_transformer.serving.verify import inspect_export
+
+    exports, errors, note = [], [], note_of(translator)
+    for path in paths:
+        try:
+            exports.append(inspect_export(translator, note, path))
+        except ValueError as error:  # not ours, or with another search
+            errors.append(str(error))
+    return exports, errors
+
+
+def _write_and_show(reports, json_file):
+    """Writes reports as JSON, if there is a file for it, and prints them."""
+    import rich.console
+
+    from keras_transformer.serving import verify_report
+
+    if json_file:  # first: the table's reader may close the pipe
+        write_file(json_file, verify_report.to_json(reports).encode())
+    console = rich.console.Console(markup=False, emoji=False, highlight=False)
+    verify_report.show(reports, console)

@@ -85,8 +85,9 @@ class MarianWeights:
 
     def vectors(self, *names):
         """The matrix of the first name that there is, a vector in each row."""
-        matrix = self[next((name for name in names if name in self), names[0])]
-        return self._in_order(matrix.T, names[0]).T
+        # Where there is none, the error names the first.
+        found, *_ = [name for name in names if name in self] or names
+        return self._in_order(self[found].T, names[0]).T
 
     def _set_input(self, dense, name):
         """Sets a layer whose inputs are vectors."""

@@ -152,7 +152,8 @@ class Corpus:
             generator.shuffle(pairs)
         pairs = pairs[np.argsort(bucket_of_pair[pairs], kind="stable")]
         bucket = bucket_of_pair[pairs]
-        place = np.arange(len(self)) - np.searchsorted(bucket, bucket)
+        first = np.searchsorted(bucket, bucket)  # of the same bucket
+        place = np.arange(len(self)) - first
         starts = np.flatnonzero(place % rows_of_bucket[bucket] == 0)
         ends = np.append(starts[1:], len(self))
         if generator is None:

@@ -54,6 +54,23 @@ def test_warning_of_labels_names_where_fit_was_called():
 
 
 @pytest.mark.parametrize("name", ["source_ids", "target_ids", "y"])
+def test_a_shape_that_is_not_known_is_named(name):
+    """As after `tf.py_function`, with which Python splits text into ids."""
+    inputs, labels = copy_task(2)
+    spec = {key: tf.TensorSpec((None, None), tf.int32) for key in inputs}
+    spec["y"] = tf.TensorSpec((None, None), tf.int32)
+    spec[name] = tf.TensorSpec(None, tf.int32)
+    dataset = tf.data.Dataset.from_generator(
+        lambda: iter([{**inputs, "y": labels}]), output_signature=spec
+    ).map(lambda batch: ({key: batch[key] for key in inputs}, batch["y"]))
+    message = (
+        f"`{'y_true' if name == 'y' else name}` must have shape .*ensure_sh"
+    )
+    with pytest.raises(ValueError, match=message):
+        make_model().fit(dataset, verbose=0)
+
+
+@pytest.mark.parametrize("name", ["source_ids", "target_ids", "y"])
 def test_fit_checks_the_ids_of_the_first_batch(name):
     inputs, labels = copy_task(2)
     batch = {**inputs, "y": labels}

@@ -124,7 +124,9 @@ def test_flags_must_be_bools(layer, name):
         (kt.MultiHeadAttention, 2, "use_causal_mask"),
         (kt.MultiHeadAttention, 2, "return_attention_scores"),
         (kt.EncoderLayer, 1, "use_causal_mask"),
+        (kt.EncoderLayer, 1, "return_attention_scores"),
         (kt.Encoder, 1, "use_causal_mask"),
+        (kt.Encoder, 1, "return_attention_scores"),
         (kt.DecoderLayer, 2, "return_attention_scores"),
         (kt.Decoder, 2, "return_attention_scores"),
         (kt.TokenEmbedding, 1, "reverse"),
@@ -379,14 +381,13 @@ def test_special_tokens_must_be_in_the_vocabulary(name):
         make_model(**{name: "</s>"})
 
 
-def test_sources_must_be_able_to_end():
-    message = (
-        "`end_token_id` must be less than `source_vocabulary_size`. Received: "
-        "end_token_id=3, source_vocabulary_size=3."
-    )
-    with raises(ValueError, message):
-        make_model(source_vocabulary_size=3)
-    make_model(source_vocabulary_size=3, start_token_id=3, end_token_id=2)
+def test_sources_need_no_special_tokens_of_targets():
+    """Vocabularies of one's own may have them last, and be of two sizes."""
+    special = {"start_token_id": V - 2, "end_token_id": V - 1}
+    model = make_model(source_vocabulary_size=5, **special)
+    target_ids, scores = model.generate([[3, 4], [4, 0]], max_length=3)
+    expected, _ = model.score([[3, 4], [4, 0]], target_ids)
+    np.testing.assert_allclose(scores, expected.sum(axis=1), rtol=1e-4)
 
 
 def test_start_and_end_must_differ():
@@ -582,6 +583,55 @@ def test_losses_of_probabilities_are_a_warning(loss, is_warned):
         warns = pytest.warns(UserWarning, match="`loss` should be of logits")
     with warns:
         model.fit(IDS, LABELS, verbose=0)
+
+
+def loss_of_rows(labels, logits):
+    loss = keras.losses.sparse_categorical_crossentropy
+    return ops.mean(loss(labels, logits, from_logits=True), axis=-1)
+
+
+class LossOfRows(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return loss_of_rows(y_true, y_pred)
+
+
+@pytest.mark.parametrize(
+    "loss", [loss_of_rows, LossOfRows()], ids=["function", "class"]
+)
+def test_a_loss_of_rows_is_refused(loss):
+    """Keras would multiply it by the weights of tokens, along a wrong axis."""
+    model = make_model()
+    model.compile("sgd", loss)
+    with raises(
+        ValueError, "`loss` must give a number for each token, `(B, T)`"
+    ):
+        model.fit(IDS, LABELS, verbose=0)
+
+    class OfRows(kt.Transformer):
+        def compute_loss(self, x, y, y_pred, *args, **kwargs):
+            return ops.mean(loss_of_rows(y, y_pred))
+
+    model = OfRows(V, **STACK)
+    model.compile("sgd", loss)
+    model.fit(IDS, LABELS, verbose=0)
+    expected = ops.mean(loss_of_rows(LABELS, model(IDS)))
+    found = model.evaluate(IDS, LABELS, verbose=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1.0, None])
+def test_a_loss_may_be_of_the_batch_or_know_more_than_a_shape(scale):
+    def loss(labels, logits):
+        rows = loss_of_rows(labels, logits)
+        if scale is None:  # raises where the batch is of another size
+            rows = ops.reshape(rows, (B, 1))
+        return ops.mean(rows)
+
+    model = make_model()
+    model.compile("sgd", loss)
+    model.fit(IDS, LABELS, B, verbose=0)
+    found = model.evaluate(IDS, LABELS, B, verbose=0)
+    np.testing.assert_allclose(found, loss(LABELS, model(IDS)), rtol=1e-4)
 
 
 def test_fit_refuses_weights_of_classes():
@@ -828,6 +878,10 @@ def test_inputs_must_be_named(kind):
         model(both)
     with raises(TypeError, "`inputs` must be a dictionary with 'source_ids'"):
         model(both[0], both[1])
+    with raises(
+        TypeError, "type tuple. Of a pair make {'source_ids': source, "
+    ):
+        model((IDS["source_ids"], IDS["target_ids"]))
 
 
 def test_inputs_must_not_be_empty():
@@ -890,6 +944,12 @@ def test_embedded_ids_must_be_integers():
     for dtype in ("str", "object"):
         with raises(TypeError, "`inputs` must hold integers. Received: inputs"):
             layer(np.array([["a", "b"]], dtype))
+
+
+def test_a_search_is_not_for_symbolic_tensors():
+    source_ids = keras.Input((None,), dtype="int32")
+    with raises(TypeError, "`source_ids` must be a tensor with ids. Received:"):
+        make_model().search(source_ids)
 
 
 def test_search_must_be_a_search():

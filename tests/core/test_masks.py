@@ -437,6 +437,32 @@ def test_attention_joins_all_masks_with_the_causal_one():
     np.testing.assert_array_equal(seen, np.stack([expected] * N, axis=1))
 
 
+def test_an_encoder_returns_what_it_attends_to():
+    encoder = kt.Encoder(2, N, D, F, normalize_first=True)
+    x, real = normal(B, S, D), SOURCE_IDS != 0
+    masks = {"padding_mask": real, "use_causal_mask": True}
+    outputs, scores = encoder(x, return_attention_scores=True, **masks)
+    np.testing.assert_allclose(outputs, encoder(x, **masks), rtol=1e-5)
+    assert [tuple(weights.shape) for weights in scores] == [(B, N, S, S)] * 2
+    allowed = real[:, None, None, :] & np.tri(S, dtype=bool)
+    for weights, layer in zip(scores, encoder.layers, strict=True):
+        x, of_layer = layer(x, return_attention_scores=True, **masks)
+        np.testing.assert_allclose(weights, of_layer, rtol=1e-5)
+        weights = ops.convert_to_numpy(weights)
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+        np.testing.assert_array_equal(weights > 0, allowed.repeat(N, axis=1))
+    first = encoder.layers[0]
+    x = first.self_attention_add_norm.before(normal(B, S, D))
+    _, expected = first.self_attention(
+        query=x,
+        value=x,
+        value_mask=real,
+        use_causal_mask=True,
+        return_attention_scores=True,
+    )
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-5)
+
+
 @each_encoder
 def test_encoder_may_be_causal(encoder):
     layer = ENCODERS[encoder]()
