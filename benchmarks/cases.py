@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.cores import num_cores
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.system.cores import num_cores
 
 SOURCE_LENGTH = 24  # tokens, with the end token
 SEED = 1

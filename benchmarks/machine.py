@@ -10,7 +10,7 @@ import numpy as np
 from cases import SOURCE_LENGTH
 from cases import Case
 
-from keras_transformer.cores import num_cores
+from keras_transformer.system.cores import num_cores
 
 PACKAGES = (
     "keras-transformer",

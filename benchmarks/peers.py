@@ -5,10 +5,10 @@ from cases import SOURCE_LENGTH
 from cases import read_sizes
 from cases import sources
 
-from keras_transformer.cores import num_cores
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.system.cores import num_cores
 
 
 class KerasHub:

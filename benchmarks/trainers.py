@@ -25,9 +25,9 @@ from training_case import read_epoch
 from training_case import synthetic_batch
 from training_case import text_batches
 
-from keras_transformer.cores import num_cores
 from keras_transformer.serving.run_export import peak_bytes
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.system.cores import num_cores
 
 WARM_UP = 2  # steps
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.98), "eps": 1e-9}

@@ -9,7 +9,7 @@ import importlib
 
 import wrapt
 
-from keras_transformer.extras import not_installed
+from keras_transformer.system.extras import not_installed
 from keras_transformer.version import __version__ as __version__
 
 _CORE = {

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.picture import check_picture
-from keras_transformer.picture import write_figure
+from keras_transformer.system.picture import check_picture
+from keras_transformer.system.picture import write_figure
 
 
 class Alignment(NamedTuple):

@@ -15,11 +15,11 @@ import safetensors
 import safetensors.numpy
 from keras import ops
 
-from keras_transformer.atomic import remove
-from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative
-from keras_transformer.paths import check_local
+from keras_transformer.system.atomic import remove
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.paths import check_local
 from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.training.loss_scale import unwrapped
 from keras_transformer.transformer import Transformer

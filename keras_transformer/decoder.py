@@ -19,13 +19,13 @@ from keras_transformer.layer import check_takes_training
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
-from keras_transformer.rematerialization import rematerialized
-from keras_transformer.slices import at_least
-from keras_transformer.slices import at_most
-from keras_transformer.slices import numbered
-from keras_transformer.slices import take
-from keras_transformer.slices import write_slice
 from keras_transformer.tensorflow_only.indexing import size
+from keras_transformer.tensors.rematerialization import rematerialized
+from keras_transformer.tensors.slices import at_least
+from keras_transformer.tensors.slices import at_most
+from keras_transformer.tensors.slices import numbered
+from keras_transformer.tensors.slices import take
+from keras_transformer.tensors.slices import write_slice
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

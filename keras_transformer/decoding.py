@@ -20,14 +20,14 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import Problem
 from keras_transformer.search import seeds_of
-from keras_transformer.slices import at_least
-from keras_transformer.slices import at_most
-from keras_transformer.slices import largest
-from keras_transformer.slices import take
-from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import is_litert_graph
 from keras_transformer.tensorflow_only.indexing import size
+from keras_transformer.tensors.slices import at_least
+from keras_transformer.tensors.slices import at_most
+from keras_transformer.tensors.slices import largest
+from keras_transformer.tensors.slices import take
+from keras_transformer.tensors.slices import write_slice
 
 # Target positions that a cache has room for at first; with a past, always. A
 # segment costs LiteRT about as much as a step, and each position some copying.

@@ -13,13 +13,13 @@ from keras_transformer.checks import check_width
 from keras_transformer.dense import by_rows
 from keras_transformer.layer import Layer
 from keras_transformer.masking import padding_mask
-from keras_transformer.product import keep_product
-from keras_transformer.slices import is_integer_tensor
-from keras_transformer.slices import take
 from keras_transformer.tensorflow_only.graphs import is_litert_graph
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
 from keras_transformer.tensorflow_only.indexing import gather_and_pass_on
 from keras_transformer.tensorflow_only.products import matrix_product
+from keras_transformer.tensors.product import keep_product
+from keras_transformer.tensors.slices import is_integer_tensor
+from keras_transformer.tensors.slices import take
 
 # Floats that hold any id exactly; smaller ones would round it.
 WHOLE_FLOATS = ("float32", "float64")

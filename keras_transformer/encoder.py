@@ -16,7 +16,7 @@ from keras_transformer.layer import Layer
 from keras_transformer.layer import check_takes_training
 from keras_transformer.masking import check_padding_mask
 from keras_transformer.masking import first_given
-from keras_transformer.rematerialization import rematerialized
+from keras_transformer.tensors.rematerialization import rematerialized
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_transformer.gradients import custom_gradient
-from keras_transformer.rows import sum_rows
 from keras_transformer.tensorflow_only.graphs import adds_by_products
+from keras_transformer.tensors.gradients import custom_gradient
+from keras_transformer.tensors.rows import sum_rows
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -10,9 +10,9 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.layer import Layer
-from keras_transformer.slices import at_most
-from keras_transformer.slices import is_integer_tensor
-from keras_transformer.slices import take
+from keras_transformer.tensors.slices import at_most
+from keras_transformer.tensors.slices import is_integer_tensor
+from keras_transformer.tensors.slices import take
 
 LAYOUTS = ("interleaved", "concatenated")
 

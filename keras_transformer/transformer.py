@@ -36,10 +36,6 @@ from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LAYOUTS
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
 from keras_transformer.positional_encoding import SinusoidalPositionalEncoding
-from keras_transformer.product import add_bias
-from keras_transformer.product import join_logits
-from keras_transformer.product import offered_products
-from keras_transformer.rows import split_rows
 from keras_transformer.search import Hypotheses
 from keras_transformer.search import search_or_greedy
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -47,6 +43,10 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.threads import parts_at_once
+from keras_transformer.tensors.product import add_bias
+from keras_transformer.tensors.product import join_logits
+from keras_transformer.tensors.product import offered_products
+from keras_transformer.tensors.rows import split_rows
 from keras_transformer.token_weights import token_weights
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021

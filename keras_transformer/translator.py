@@ -26,9 +26,9 @@ from keras_transformer.lengths import check_row_lengths
 from keras_transformer.lengths import within_model
 from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import end_targets
-from keras_transformer.progress import with_progress
 from keras_transformer.search import Search
 from keras_transformer.search import search_or_greedy
+from keras_transformer.system.progress import with_progress
 from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.threads import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer

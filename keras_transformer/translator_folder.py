@@ -14,12 +14,12 @@ import secrets
 
 import safetensors.numpy
 
-from keras_transformer.atomic import write_file
-from keras_transformer.lock import lock
-from keras_transformer.paths import check_absent
-from keras_transformer.paths import check_file
-from keras_transformer.paths import check_folder_to_write
-from keras_transformer.paths import fingerprint
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.lock import lock
+from keras_transformer.system.paths import check_absent
+from keras_transformer.system.paths import check_file
+from keras_transformer.system.paths import check_folder_to_write
+from keras_transformer.system.paths import fingerprint
 
 DESCRIPTION = "translator.json"
 TRAINING = "training"  # the folder of the training it is from

@@ -11,20 +11,20 @@ import threading
 
 import pytest
 
-from keras_transformer import lock
-from keras_transformer.atomic import end_by_signal
-from keras_transformer.atomic import new_folder
-from keras_transformer.atomic import remove
-from keras_transformer.atomic import remove_unfinished
-from keras_transformer.atomic import temporary_folder
-from keras_transformer.atomic import write_file
-from keras_transformer.paths import check_absent
-from keras_transformer.paths import check_file
-from keras_transformer.paths import check_file_to_write
-from keras_transformer.paths import check_replaceable
-from keras_transformer.paths import check_utf8
-from keras_transformer.paths import descriptor_at
-from keras_transformer.signals import signals_handled
+from keras_transformer.system import lock
+from keras_transformer.system.atomic import end_by_signal
+from keras_transformer.system.atomic import new_folder
+from keras_transformer.system.atomic import remove
+from keras_transformer.system.atomic import remove_unfinished
+from keras_transformer.system.atomic import temporary_folder
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.paths import check_absent
+from keras_transformer.system.paths import check_file
+from keras_transformer.system.paths import check_file_to_write
+from keras_transformer.system.paths import check_replaceable
+from keras_transformer.system.paths import check_utf8
+from keras_transformer.system.paths import descriptor_at
+from keras_transformer.system.signals import signals_handled
 
 
 def test_a_link_stays_one(tmp_path):

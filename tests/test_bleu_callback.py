@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import bleu_callback
-from keras_transformer import progress
+from keras_transformer.system import progress
 
 LINES = ["one two three two", "two | three", "three one two one", "two"] * 4
 SIZES = {

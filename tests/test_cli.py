@@ -27,15 +27,15 @@ import tensorflow as tf
 import typer
 
 import keras_transformer as kt
-from keras_transformer import atomic
 from keras_transformer import cli
-from keras_transformer import lines as lines_module
 from keras_transformer import transformer
 from keras_transformer.cli import options as cli_options
 from keras_transformer.cli import score as score_command
 from keras_transformer.cli import translate as translate_command
 from keras_transformer.search import beam
 from keras_transformer.serving import litert
+from keras_transformer.system import atomic
+from keras_transformer.system import lines as lines_module
 from keras_transformer.tensorflow_only import threads
 from keras_transformer.text import vocabulary
 from keras_transformer.training_run import callbacks

@@ -13,8 +13,8 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer import cli
-from keras_transformer import extras
 from keras_transformer.cli import commands
+from keras_transformer.system import extras
 
 PACKAGE = pathlib.Path(kt.__file__).parent
 
@@ -71,6 +71,8 @@ MODELS = {"transformer", "encoder", "decoder", "decoding", "generation"}
         ("text", {"search", "training", *MODELS, *ABOVE_THE_MODEL}),
         ("training", {"search", "text", *MODELS, *ABOVE_THE_MODEL}),
         ("tensorflow_only", {"search", "text", *MODELS, *ABOVE_THE_MODEL}),
+        ("tensors", {"search", "text", "layer", *MODELS, *ABOVE_THE_MODEL}),
+        ("system", {"search", "text", "tensors", *MODELS, *ABOVE_THE_MODEL}),
         ("serving", {"cli", "training_run", "marian"}),
         ("marian", {"cli", "training_run", "serving"}),
         ("training_run", {"cli", "serving", "marian"}),

@@ -26,12 +26,12 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer import bleu_callback
-from keras_transformer import lock
 from keras_transformer import transformer
 from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
-from keras_transformer.event_log import EventLog
-from keras_transformer.progress import tracked
+from keras_transformer.system import lock
+from keras_transformer.system.event_log import EventLog
+from keras_transformer.system.progress import tracked
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import data
 from keras_transformer.training_run import folder as folder_module

@@ -24,15 +24,15 @@ import safetensors.numpy
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import atomic
-from keras_transformer import cores
-from keras_transformer import lock
 from keras_transformer import translator as translator_module
 from keras_transformer import translator_folder
 from keras_transformer.alignment import Alignment
 from keras_transformer.batches import batches_by_length
 from keras_transformer.batches import first_of
 from keras_transformer.batches import pad_rows
+from keras_transformer.system import atomic
+from keras_transformer.system import cores
+from keras_transformer.system import lock
 from keras_transformer.tensorflow_only import threads
 
 ANIMALS = {"cat": "Katze", "dog": "Hund", "hen": "Henne", "fox": "Fuchs"}

@@ -2,8 +2,8 @@
 
 import json
 
-from keras_transformer.atomic import write_file
-from keras_transformer.paths import fingerprint
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.paths import fingerprint
 
 
 def begin(options, settings):

@@ -30,7 +30,7 @@ import progress
 from recipes import RECIPES
 
 import keras_transformer as kt
-from keras_transformer.lines import read_pairs
+from keras_transformer.system.lines import read_pairs
 from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 
 TOKENS_PER_BATCH = 4096  # with padding, of the longer side

@@ -18,9 +18,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from keras_transformer.atomic import write_file
-from keras_transformer.lines import line_pairs
-from keras_transformer.paths import fingerprint
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.lines import line_pairs
+from keras_transformer.system.paths import fingerprint
 
 # Longer pairs are dropped: by words before training, by tokens when training
 # reads them.

@@ -48,10 +48,10 @@ def align(
     Example:
       keras-transformer align runs/en-de test.en test.de --picture links.png
     """  # noqa: D301
-    from keras_transformer.lines import read_pairs
+    from keras_transformer.system.lines import read_pairs
 
     if picture:
-        from keras_transformer.picture import check_picture
+        from keras_transformer.system.picture import check_picture
 
         check_picture(picture)
     check_output("--picture", picture, overwrite, [source, target])

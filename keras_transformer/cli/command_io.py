@@ -6,7 +6,7 @@ from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
 from keras_transformer.cli.streams import log_kept_back
 from keras_transformer.cli.streams import quiet_start
-from keras_transformer.paths import check_file_to_write
+from keras_transformer.system.paths import check_file_to_write
 
 # Lines that a command completes before it prints them.
 LINES_AT_ONCE = 2000
@@ -36,14 +36,14 @@ def check_output(option, path, overwrite, inputs=()):
 
 def input_lines(input):
     """Reads the lines of a file or, without one, of standard input."""
-    from keras_transformer.lines import read_lines
+    from keras_transformer.system.lines import read_lines
 
     return list(read_lines(input) if input else typed_lines())
 
 
 def typed_lines():
     """Reads standard input, typed or piped in, line by line."""
-    from keras_transformer.lines import read_stream
+    from keras_transformer.system.lines import read_stream
 
     if sys.stdin.isatty():
         print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
@@ -128,7 +128,7 @@ def refuse_of_the_other(path, of_folder, of_exported):
 
 def check_pair_lengths(translator, sources, source, translations, target):
     """Raises if lines of either file are too long for the translator."""
-    from keras_transformer.lines import check_line_lengths
+    from keras_transformer.system.lines import check_line_lengths
 
     encode = translator.target_tokenizer.encode
     check_line_lengths(sources, source, translator)

@@ -24,7 +24,7 @@ from keras_transformer.cli.streams import write_utf_8
 from keras_transformer.cli.train import train
 from keras_transformer.cli.translate import translate
 from keras_transformer.cli.verify import verify
-from keras_transformer.extras import not_installed
+from keras_transformer.system.extras import not_installed
 from keras_transformer.version import __version__
 
 # Lines of a TensorFlow error that say where it occurred, not what it is; stack

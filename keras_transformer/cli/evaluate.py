@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
@@ -21,6 +20,7 @@ from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import path_option
+from keras_transformer.system.atomic import write_file
 
 
 def evaluate(
@@ -73,8 +73,8 @@ def evaluate(
     from keras_transformer.batches import first_of
     from keras_transformer.bleu import bleu_metric
     from keras_transformer.bleu import corpus_scores
-    from keras_transformer.lines import check_line_lengths
-    from keras_transformer.lines import read_pairs
+    from keras_transformer.system.lines import check_line_lengths
+    from keras_transformer.system.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
     check_output("--output", output, overwrite, [folder, source, *target])

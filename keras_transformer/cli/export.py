@@ -9,8 +9,6 @@ from typing import Literal
 
 import typer
 
-from keras_transformer.atomic import end_by_signal
-from keras_transformer.atomic import own_temporary_files
 from keras_transformer.cli.command_io import load
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
@@ -19,9 +17,11 @@ from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import refuse
 from keras_transformer.cli.options import set_search
-from keras_transformer.paths import check_absent
-from keras_transformer.paths import check_file_to_write
-from keras_transformer.signals import signals_handled
+from keras_transformer.system.atomic import end_by_signal
+from keras_transformer.system.atomic import own_temporary_files
+from keras_transformer.system.paths import check_absent
+from keras_transformer.system.paths import check_file_to_write
+from keras_transformer.system.signals import signals_handled
 
 
 def export(

@@ -71,7 +71,7 @@ def _named_values(path):
     """Yields names and values in a YAML file, also those that repeat."""
     import yaml
 
-    from keras_transformer.paths import check_file
+    from keras_transformer.system.paths import check_file
 
     with open(check_file(path), "rb") as file:
         try:

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 
-from keras_transformer.signals import signals_handled
+from keras_transformer.system.signals import signals_handled
 
 
 def open_closed_streams():

@@ -17,7 +17,7 @@ from keras_transformer.cli.options import with_options
 from keras_transformer.cli.streams import quiet_start
 from keras_transformer.cli.watcher import end_at_once
 from keras_transformer.cli.watcher import start_watcher
-from keras_transformer.paths import check_file
+from keras_transformer.system.paths import check_file
 from keras_transformer.training_run.options import TrainingOptions
 
 

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import check_output
@@ -29,7 +28,8 @@ from keras_transformer.cli.options import TranslatorOrFile
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import refuse
-from keras_transformer.paths import check_file
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.paths import check_file
 
 
 def translate(
@@ -97,7 +97,7 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
-    from keras_transformer.lines import check_line_lengths
+    from keras_transformer.system.lines import check_line_lengths
 
     workers = given(num_threads=num_threads, num_workers=num_workers)
     limits = given(min_length=min_length, max_length=max_length)
@@ -230,7 +230,7 @@ def _checked_prefixes(prefix, path, translator, texts, max_length):
 
 def _read_prefixes(path, num_texts):
     """Reads the prefix of each translation."""
-    from keras_transformer.lines import read_lines
+    from keras_transformer.system.lines import read_lines
 
     prefixes = list(read_lines(path))
     if len(prefixes) != num_texts:
@@ -243,7 +243,7 @@ def _read_prefixes(path, num_texts):
 
 def _checked_lines(lines, translator):
     """Yields lines as they come, of which none may be too long."""
-    from keras_transformer.lines import check_line_lengths
+    from keras_transformer.system.lines import check_line_lengths
 
     for number, line in enumerate(lines, 1):
         check_line_lengths([line], STANDARD_INPUT, translator, first=number)
@@ -252,7 +252,7 @@ def _checked_lines(lines, translator):
 
 def _translated(translator, texts, prefixes, lines_at_once, options):
     """Translates `lines_at_once` texts at a time; yields the text to print."""
-    from keras_transformer.lines import chunks
+    from keras_transformer.system.lines import chunks
 
     prefixes = iter(prefixes)
     for some in chunks(texts, lines_at_once):

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from keras_transformer.atomic import end_by_signal
-from keras_transformer.atomic import write_file
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import check_folder
 from keras_transformer.cli.command_io import check_output
@@ -20,8 +18,10 @@ from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import set_search
 from keras_transformer.cli.streams import quiet_start
-from keras_transformer.paths import check_file
-from keras_transformer.signals import signals_handled
+from keras_transformer.system.atomic import end_by_signal
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.paths import check_file
+from keras_transformer.system.signals import signals_handled
 
 
 def verify(
@@ -84,8 +84,8 @@ def verify(
     check_folder(folder)
     with quiet_start():
         from keras_transformer.checks import check_not_negative_number
-        from keras_transformer.lines import check_line_lengths
         from keras_transformer.serving.verify import compare
+        from keras_transformer.system.lines import check_line_lengths
 
     check_not_negative_number(tolerance=tolerance)
     translator = load(folder, dtype)

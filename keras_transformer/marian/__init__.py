@@ -12,7 +12,7 @@ from keras_transformer.marian.hugging_face import CONFIG
 from keras_transformer.marian.hugging_face import read_hugging_face
 from keras_transformer.marian.own_format import SETTINGS
 from keras_transformer.marian.own_format import read_own_format
-from keras_transformer.paths import check_local
+from keras_transformer.system.paths import check_local
 from keras_transformer.translator import Translator
 
 

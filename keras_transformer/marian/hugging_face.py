@@ -6,7 +6,6 @@ import os
 import numpy as np
 import safetensors.numpy
 
-from keras_transformer.extras import not_installed
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
 from keras_transformer.marian.conversion import check_row
@@ -16,9 +15,10 @@ from keras_transformer.marian.files import damaged
 from keras_transformer.marian.opus import is_language
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
-from keras_transformer.paths import check_file
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
+from keras_transformer.system.extras import not_installed
+from keras_transformer.system.paths import check_file
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"

@@ -20,10 +20,10 @@ from keras_transformer.marian.files import NamedValues
 from keras_transformer.marian.files import damaged
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
-from keras_transformer.paths import check_file
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.system.paths import check_file
 from keras_transformer.text.sentencepiece_model import processor_of
 from keras_transformer.text.tokenizer import Tokenizer
 

@@ -16,9 +16,9 @@ from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import plain
 from keras_transformer.search.search import write_column
-from keras_transformer.slices import largest
-from keras_transformer.slices import numbered
-from keras_transformer.slices import take_rows
+from keras_transformer.tensors.slices import largest
+from keras_transformer.tensors.slices import numbered
+from keras_transformer.tensors.slices import take_rows
 
 LENGTH_PENALTY_FORMS = ("gnmt", "power")
 

@@ -4,11 +4,11 @@ import keras
 from keras import ops
 
 from keras_transformer.search.logits import log_normalizer
-from keras_transformer.slices import at_least
-from keras_transformer.slices import numbered
-from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.graphs import is_litert_graph
+from keras_transformer.tensors.slices import at_least
+from keras_transformer.tensors.slices import numbered
+from keras_transformer.tensors.slices import take
 
 # Added to the logit of a token that must not be chosen. Finite, so that sums
 # over a target stay finite; far below any real logit.

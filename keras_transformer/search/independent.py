@@ -14,8 +14,8 @@ from keras_transformer.search.screening import best_tokens
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
 from keras_transformer.search.search import write_column
-from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensors.slices import pick
 
 
 class IndependentSearch(Search):

@@ -3,9 +3,9 @@
 import numpy as np
 from keras import ops
 
-from keras_transformer.slices import largest
-from keras_transformer.slices import pick
-from keras_transformer.slices import take_rows
+from keras_transformer.tensors.slices import largest
+from keras_transformer.tensors.slices import pick
+from keras_transformer.tensors.slices import take_rows
 
 # Tokens of which `top_k` takes the maximum first.
 CHUNK = 64

@@ -15,8 +15,8 @@ from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import plain
-from keras_transformer.slices import numbered
-from keras_transformer.slices import pick
+from keras_transformer.tensors.slices import numbered
+from keras_transformer.tensors.slices import pick
 
 # float32 rounds anything smaller to 0, which nothing can be divided by.
 LEAST_TEMPERATURE = float(np.finfo("float32").tiny)

@@ -19,8 +19,8 @@ from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.logits import log_normalizer
 from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import repeat_while
-from keras_transformer.slices import largest
-from keras_transformer.slices import take_rows
+from keras_transformer.tensors.slices import largest
+from keras_transformer.tensors.slices import take_rows
 
 # Tokens of which exact logits are computed, beside twice those that are wanted.
 # With fewer, more often one that was left out could be among the best.

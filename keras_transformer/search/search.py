@@ -17,9 +17,9 @@ from keras_transformer.search.constraints import block_ngrams
 from keras_transformer.search.constraints import force_tokens
 from keras_transformer.search.constraints import over_tokens
 from keras_transformer.search.constraints import scale_used
-from keras_transformer.slices import take
-from keras_transformer.slices import write_slice
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.tensors.slices import take
+from keras_transformer.tensors.slices import write_slice
 
 
 class Hypotheses(NamedTuple):

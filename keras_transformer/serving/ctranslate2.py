@@ -12,14 +12,11 @@ import keras
 import numpy as np
 
 from keras_transformer.add_norm import LAYER_NORM_EPSILON
-from keras_transformer.atomic import new_folder
 from keras_transformer.decoder import Decoder
 from keras_transformer.decoder import DecoderLayer
 from keras_transformer.encoder import Encoder
 from keras_transformer.encoder import EncoderLayer
-from keras_transformer.extras import not_installed
 from keras_transformer.layer import check_not_quantized
-from keras_transformer.paths import check_replaceable
 from keras_transformer.positional_encoding import sinusoids
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
@@ -30,6 +27,9 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.system.atomic import new_folder
+from keras_transformer.system.extras import not_installed
+from keras_transformer.system.paths import check_replaceable
 from keras_transformer.transformer import Transformer
 from keras_transformer.weights import check_finite_model
 

@@ -9,15 +9,12 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.lite.python import schema_py_generated as schema
 
-from keras_transformer.atomic import temporary_folder
-from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.decoding import DecodingLoop
 from keras_transformer.layer import check_not_quantized
 from keras_transformer.masking import padding_mask
-from keras_transformer.paths import check_file_to_write
 from keras_transformer.serving.export_note import METADATA
 from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.litert_compaction import compacted
@@ -29,6 +26,9 @@ from keras_transformer.serving.litert_screen import screen_for
 from keras_transformer.serving.litert_weights import Weights
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.system.atomic import temporary_folder
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.paths import check_file_to_write
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.weights import check_finite_model
 

@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 
-from keras_transformer.paths import check_file
+from keras_transformer.system.paths import check_file
 
 # Bytes 4 to 8 of a LiteRT file.
 IDENTIFIER = b"TFL3"

@@ -9,9 +9,9 @@ from tensorflow.lite.python import schema_py_generated as schema
 
 from keras_transformer.search import ScreenedLogits
 from keras_transformer.serving.litert_weights import int8_form
-from keras_transformer.slices import take
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.products import matrix_product
+from keras_transformer.tensors.slices import take
 from keras_transformer.transformer import Transformer
 
 # Fewest weights `V D` of the logits: with a million, what is saved of the

@@ -15,19 +15,19 @@ from keras_transformer.batches import pad_rows
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
-from keras_transformer.extras import not_installed
 from keras_transformer.lengths import check_row_lengths
-from keras_transformer.paths import check_utf8
 from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
-from keras_transformer.progress import with_progress
 from keras_transformer.serving.litert_file import Facts
 from keras_transformer.serving.litert_file import check_litert_file
 from keras_transformer.serving.litert_file import damaged
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.system.extras import not_installed
+from keras_transformer.system.paths import check_utf8
+from keras_transformer.system.progress import with_progress
 
 # Tokens that a batch has room for, per hypothesis of the number that is best
 # decoded at once: 24 of a source and 50 more, and half as many again, as

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
-from keras_transformer.slices import take
+from keras_transformer.tensors.slices import take
 
 
 class Weights:

@@ -78,7 +78,7 @@ class CTranslate2:
 
     @staticmethod
     def prepare():
-        from keras_transformer.extras import not_installed
+        from keras_transformer.system.extras import not_installed
 
         try:
             import ctranslate2  # noqa: F401

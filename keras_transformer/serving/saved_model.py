@@ -6,20 +6,20 @@ import os
 import keras
 import tensorflow as tf
 
-from keras_transformer.atomic import new_folder
 from keras_transformer.batches import TOKENS_PER_BATCH
 from keras_transformer.decoding import DecodingLoop
 from keras_transformer.generation import length_for
 from keras_transformer.generation import row_counts
 from keras_transformer.lengths import default_max_length
 from keras_transformer.masking import padding_mask
-from keras_transformer.paths import check_replaceable
-from keras_transformer.paths import check_utf8
 from keras_transformer.serving.export_note import FILE
 from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.export_note import write_note
 from keras_transformer.serving.warmup import write_warmup_requests
 from keras_transformer.special_tokens import END_TOKEN_ID
+from keras_transformer.system.atomic import new_folder
+from keras_transformer.system.paths import check_replaceable
+from keras_transformer.system.paths import check_utf8
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import jit
 from keras_transformer.weights import check_finite_model

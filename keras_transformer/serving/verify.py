@@ -10,7 +10,6 @@ import sys
 from typing import NamedTuple
 
 import keras_transformer
-from keras_transformer.atomic import temporary_folder
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_texts
@@ -25,6 +24,7 @@ from keras_transformer.serving.export_note import CTRANSLATE2_FILE
 from keras_transformer.serving.export_note import compare_note
 from keras_transformer.serving.export_note import note_of
 from keras_transformer.serving.export_note import read_note
+from keras_transformer.system.atomic import temporary_folder
 from keras_transformer.translator import Translator
 
 # Another order of float32 sums changes a token's log-probability by far less,

@@ -5,7 +5,7 @@ import os
 
 import keras
 
-from keras_transformer.cores import num_cores
+from keras_transformer.system.cores import num_cores
 from keras_transformer.tensorflow_only.devices import are_cpus
 from keras_transformer.tensorflow_only.devices import replica_context
 

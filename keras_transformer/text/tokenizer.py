@@ -5,10 +5,7 @@ import operator
 
 import numpy as np
 
-from keras_transformer.atomic import write_file
 from keras_transformer.checks import check_positive_share
-from keras_transformer.extras import not_installed
-from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_splittable
 from keras_transformer.pieces import join_pieces
 from keras_transformer.pieces import spellings
@@ -17,6 +14,9 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.extras import not_installed
+from keras_transformer.system.paths import check_file
 from keras_transformer.text.segmentation import draw_segmentations
 from keras_transformer.text.segmentation import generator_of
 from keras_transformer.text.sentencepiece_model import SPECIAL_IDS

@@ -11,14 +11,14 @@ from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_number
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
-from keras_transformer.lines import lines_of
-from keras_transformer.lines import name_of
 from keras_transformer.pieces import check_encodable
-from keras_transformer.progress import tracked
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+from keras_transformer.system.lines import lines_of
+from keras_transformer.system.lines import name_of
+from keras_transformer.system.progress import tracked
 
 MODEL_TYPES = ("unigram", "bpe")
 

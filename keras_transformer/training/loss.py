@@ -5,19 +5,19 @@ from keras import ops
 
 from keras_transformer.checks import check_same_sizes
 from keras_transformer.checks import check_share
-from keras_transformer.gradients import custom_gradient
-from keras_transformer.product import cast_logits
-from keras_transformer.product import keep_log_normalizers
-from keras_transformer.product import products_of
-from keras_transformer.rows import by_part
-from keras_transformer.rows import sum_rows
-from keras_transformer.slices import pick
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.tensorflow_only.devices import replica_context
 from keras_transformer.tensorflow_only.devices import sum_over_devices
 from keras_transformer.tensorflow_only.graphs import wait_for
 from keras_transformer.tensorflow_only.indexing import replace_entries
 from keras_transformer.tensorflow_only.products import has_exact_softmax
+from keras_transformer.tensors.gradients import custom_gradient
+from keras_transformer.tensors.product import cast_logits
+from keras_transformer.tensors.product import keep_log_normalizers
+from keras_transformer.tensors.product import products_of
+from keras_transformer.tensors.rows import by_part
+from keras_transformer.tensors.rows import sum_rows
+from keras_transformer.tensors.slices import pick
 from keras_transformer.token_weights import spread_over_tokens
 
 # Size `D` from which on oneDNN computes `G^T x` faster than `x^T G` and its

@@ -4,10 +4,10 @@ import keras
 from keras import ops
 
 from keras_transformer.checks import check_same_sizes
-from keras_transformer.product import log_normalizers_of
-from keras_transformer.product import parts_of
-from keras_transformer.rows import by_part
-from keras_transformer.slices import pick
+from keras_transformer.tensors.product import log_normalizers_of
+from keras_transformer.tensors.product import parts_of
+from keras_transformer.tensors.rows import by_part
+from keras_transformer.tensors.slices import pick
 from keras_transformer.token_weights import token_weights
 from keras_transformer.training.loss import smoothed_crossentropy
 

@@ -2,7 +2,7 @@
 
 import math
 
-from keras_transformer.picture import write_figure
+from keras_transformer.system.picture import write_figure
 
 
 def draw_curves(path: str, history: list):

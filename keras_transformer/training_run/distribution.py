@@ -16,8 +16,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.cores import num_cores
-from keras_transformer.signals import signals_handled
+from keras_transformer.system.cores import num_cores
+from keras_transformer.system.signals import signals_handled
 from keras_transformer.tensorflow_only.devices import leave_gpus_to_keras
 from keras_transformer.training_run.wording import counted
 

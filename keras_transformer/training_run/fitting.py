@@ -6,8 +6,8 @@ import sys
 import keras
 
 from keras_transformer.checkpoint import Checkpoint
-from keras_transformer.extras import not_installed
-from keras_transformer.picture import can_draw
+from keras_transformer.system.extras import not_installed
+from keras_transformer.system.picture import can_draw
 from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.callbacks import BatchProgress
 from keras_transformer.training_run.callbacks import Bleu

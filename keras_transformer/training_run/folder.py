@@ -8,11 +8,11 @@ import sys
 
 import keras
 
-from keras_transformer.atomic import remove
-from keras_transformer.atomic import write_file
 from keras_transformer.checkpoint import checkpoints_in
-from keras_transformer.lock import lock
-from keras_transformer.paths import check_folder_to_write
+from keras_transformer.system.atomic import remove
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.lock import lock
+from keras_transformer.system.paths import check_folder_to_write
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.training_run.options import TrainingOptions

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from keras_transformer.signals import signals_handled
+from keras_transformer.system.signals import signals_handled
 
 
 class Stopped(KeyboardInterrupt):

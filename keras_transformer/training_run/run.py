@@ -10,8 +10,8 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from keras_transformer.lines import check_line_lengths
-from keras_transformer.lines import lines_of
+from keras_transformer.system.lines import check_line_lengths
+from keras_transformer.system.lines import lines_of
 from keras_transformer.tensorflow_only.threads import give_cores_to_parts
 from keras_transformer.training_run.check_options import check_options
 from keras_transformer.training_run.data import TextFiles

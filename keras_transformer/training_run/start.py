@@ -7,7 +7,7 @@ import keras
 
 from keras_transformer.descriptions import deserialized
 from keras_transformer.search import Search
-from keras_transformer.signals import signals_handled
+from keras_transformer.system.signals import signals_handled
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training_run.options import SIZES
 from keras_transformer.training_run.options import TrainingOptions

@@ -11,7 +11,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.add_norm import AddNorm
 from keras_transformer.layer_norm import LayerNormalization
-from keras_transformer.paths import check_file
+from keras_transformer.system.paths import check_file
 
 from .compiled import of_any_size
 from .compiled import traced

@@ -7,10 +7,10 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import transformer as transformer_module
-from keras_transformer.product import offered_products
-from keras_transformer.product import products_of
 from keras_transformer.tensorflow_only import graphs
 from keras_transformer.tensorflow_only import threads
+from keras_transformer.tensors.product import offered_products
+from keras_transformer.tensors.product import products_of
 
 from .copying import copy_task
 from .layers import D

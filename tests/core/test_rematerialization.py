@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.rematerialization import rematerialized
+from keras_transformer.tensors.rematerialization import rematerialized
 
 from .compiled import COMPILE
 from .compiled import gradient

@@ -20,7 +20,7 @@ from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.constraints import block_ngrams
 from keras_transformer.search.logits import log_normalizer
 from keras_transformer.search.logits import top_k
-from keras_transformer.slices import take_rows
+from keras_transformer.tensors.slices import take_rows
 
 from .compiled import loops_in_python
 from .compiled import traced

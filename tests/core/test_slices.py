@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.rows import join_rows
-from keras_transformer.rows import split_rows
-from keras_transformer.slices import at_least
-from keras_transformer.slices import at_most
-from keras_transformer.slices import numbered
-from keras_transformer.slices import pick
-from keras_transformer.slices import take
-from keras_transformer.slices import write_slice
 from keras_transformer.tensorflow_only import graphs
 from keras_transformer.tensorflow_only import products
+from keras_transformer.tensors.rows import join_rows
+from keras_transformer.tensors.rows import split_rows
+from keras_transformer.tensors.slices import at_least
+from keras_transformer.tensors.slices import at_most
+from keras_transformer.tensors.slices import numbered
+from keras_transformer.tensors.slices import pick
+from keras_transformer.tensors.slices import take
+from keras_transformer.tensors.slices import write_slice
 
 from .compiled import of_any_size
 from .compiled import xla

@@ -10,14 +10,14 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.product import keep_product
-from keras_transformer.product import log_normalizers_of
-from keras_transformer.product import offered_products
-from keras_transformer.product import products_of
-from keras_transformer.rows import sum_rows
 from keras_transformer.tensorflow_only import graphs
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.graphs import is_plain_graph
+from keras_transformer.tensors.product import keep_product
+from keras_transformer.tensors.product import log_normalizers_of
+from keras_transformer.tensors.product import offered_products
+from keras_transformer.tensors.product import products_of
+from keras_transformer.tensors.rows import sum_rows
 from keras_transformer.training import loss as loss_module
 from keras_transformer.training.loss import smoothed_crossentropy
 

@@ -5,9 +5,9 @@ import numpy as np
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer.product import offered_products
 from keras_transformer.serving.run_export import peak_bytes
 from keras_transformer.tensorflow_only.products import has_exact_softmax
+from keras_transformer.tensors.product import offered_products
 
 layer = kt.TokenEmbedding(16_000, 4, dtype="bfloat16")
 layer.build()

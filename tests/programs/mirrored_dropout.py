@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.dropout import Dropout
-from keras_transformer.rematerialization import rematerialized
+from keras_transformer.tensors.rematerialization import rematerialized
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(

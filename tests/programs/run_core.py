@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_transformer as kt
-from keras_transformer.slices import largest
+from keras_transformer.tensors.slices import largest
 
 path, jit_compile = sys.argv[1:]
 model = keras.saving.load_model(path, compile=False)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from keras_transformer.checks import is_ordered
-from keras_transformer.paths import check_file
 from keras_transformer.pieces import check_encodable
+from keras_transformer.system.paths import check_file
 
 # In a short list of strings, one existing file is enough to tell paths from
 # text; of a long list, which is text in most cases, so many are checked, and

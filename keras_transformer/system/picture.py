@@ -3,8 +3,8 @@
 import io
 import os
 
-from keras_transformer.atomic import write_file
-from keras_transformer.extras import not_installed
+from keras_transformer.system.atomic import write_file
+from keras_transformer.system.extras import not_installed
 
 
 def can_draw() -> bool:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.rows import join_rows
+from keras_transformer.tensors.rows import join_rows
 
 
 class Product(NamedTuple):

@@ -11,13 +11,13 @@ import stat
 import tempfile
 from collections.abc import Callable
 
-from keras_transformer.lock import lock
-from keras_transformer.paths import check_folder_to_write
-from keras_transformer.paths import check_local
-from keras_transformer.paths import check_name
-from keras_transformer.paths import descriptor_at
-from keras_transformer.paths import is_special
-from keras_transformer.signals import signals_delayed
+from keras_transformer.system.lock import lock
+from keras_transformer.system.paths import check_folder_to_write
+from keras_transformer.system.paths import check_local
+from keras_transformer.system.paths import check_name
+from keras_transformer.system.paths import descriptor_at
+from keras_transformer.system.paths import is_special
+from keras_transformer.system.signals import signals_delayed
 
 _unfinished = set()  # files and folders that are being filled
 
