@@ -284,6 +284,22 @@ def generated(translator, monkeypatch):
     return calls
 
 
+@pytest.mark.parametrize(
+    ("num_threads", "num_cores", "sizes"),
+    [(0, 4, [20] * 2), (1, 1, [40]), (1, 4, [10] * 4), (1, 16, [8] * 5)],
+)
+def test_no_core_is_without_a_batch(
+    translator, generated, monkeypatch, num_threads, num_cores, sizes
+):
+    set_threads(monkeypatch, num_threads, num_cores)
+    translator(["the cat", ""] * 40, jit_compile=False)
+    rows = [len(target_ids) for _, (target_ids,) in generated]
+    assert rows == sizes
+    generated.clear()
+    translator(["the cat"] * 15, jit_compile=False)
+    assert len(generated) == 1
+
+
 @pytest.mark.parametrize(("jit_compile", "most"), [(False, 2), (True, 1)])
 def test_two_batches_at_a_time(translator, monkeypatch, jit_compile, most):
     set_threads(monkeypatch, num_threads=0, num_cores=16)
@@ -444,6 +460,7 @@ def test_max_length_limits_every_translation(translator, generated, max_length):
 def test_no_room_is_kept_for_more_than_the_model_takes(
     translator, generated, monkeypatch
 ):
+    set_threads(monkeypatch, num_threads=1, num_cores=1)
     monkeypatch.setattr(translator.model, "max_length", 6)
     translator(["the cat"] * 50, max_length=4000)
     assert len(generated) == 1
