@@ -24,7 +24,7 @@ from keras_transformer.batches import pad_rows
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.system.lines import read_pairs
+from keras_transformer.text.lines import read_pairs
 
 # Our searches, each with the options that ask CTranslate2 for the same.
 SEARCHES = {

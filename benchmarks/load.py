@@ -16,7 +16,7 @@ import load_case
 import machine
 import typer
 
-from keras_transformer.system.lines import read_lines
+from keras_transformer.text.lines import read_lines
 
 app = command.make_app()
 

@@ -26,7 +26,7 @@ from rich.progress import Progress
 from rich.progress import TextColumn
 from rich.progress import TimeElapsedColumn
 
-from keras_transformer.system.lines import read_lines
+from keras_transformer.text.lines import read_lines
 
 SENTENCES = 1_000  # of `--source`, at most
 REFERENCE = "graph"  # the engine whose targets others are compared with

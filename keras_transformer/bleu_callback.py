@@ -13,11 +13,11 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.system.extras import not_installed
-from keras_transformer.system.lines import check_line_lengths
 from keras_transformer.system.paths import check_folder_to_write
 from keras_transformer.system.paths import check_local
 from keras_transformer.system.paths import is_address
 from keras_transformer.system.progress import print_sample
+from keras_transformer.text.lines import check_line_lengths
 from keras_transformer.translator import Translator
 
 
@@ -147,7 +147,7 @@ class BleuCallback(keras.callbacks.Callback):
 
 def _event_log(folder):
     try:
-        from keras_transformer.system.event_log import EventLog
+        from keras_transformer.event_log import EventLog
     except ModuleNotFoundError as error:
         raise ImportError(not_installed("`log_dir`", error.name)) from error
     return EventLog(folder)

@@ -261,7 +261,7 @@ class Checkpoint:
             try:
                 checkpoint = cls._read(path)
             except OtherFormatError:
-                raise  # it is whole, and newer than the one before it
+                raise  # it need not be damaged, and is newer than the others
             except DAMAGES as error:
                 damaged[path] = error
                 continue
@@ -285,7 +285,7 @@ class Checkpoint:
         tensors = {}
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            form = metadata.get("format", FORMAT)
+            form = metadata.get("format", "1")  # older files have none
             if form != FORMAT:
                 raise OtherFormatError(
                     f"The checkpoint must be of format {FORMAT}. Received: "

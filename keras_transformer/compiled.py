@@ -49,11 +49,13 @@ class CompiledFunctions:
         """
         call = key, tuple(inputs), jit_compile
         with self.lock:
-            compiled = self.compiled.pop((call, self._state()), None)
+            state = self._state()
+            compiled = self.compiled.pop((call, state), None)
             if compiled is None:
                 self._build_late_layers()
+                state = self._state()
                 compiled = self._compiled(function, inputs, jit_compile)
-            self.compiled[call, self._state()] = compiled  # now the last used
+            self.compiled[call, state] = compiled  # now the last used
             if len(self.compiled) > MOST_KEPT:
                 del self.compiled[next(iter(self.compiled))]
         return compiled(inputs)

@@ -35,8 +35,8 @@ from keras_transformer.cli import translate as translate_command
 from keras_transformer.search import beam
 from keras_transformer.serving import litert
 from keras_transformer.system import atomic
-from keras_transformer.system import lines as lines_module
 from keras_transformer.tensorflow_only import threads
+from keras_transformer.text import lines as lines_module
 from keras_transformer.text import vocabulary
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import distribution
@@ -175,7 +175,7 @@ def test_command_is_installed():
     "command",
     [
         *("train", "translate", "evaluate", "score", "align"),
-        *("export", "verify", "convert"),
+        *("export", "verify", "convert", "vocabulary"),
     ],
 )
 def test_help_of_every_command_shows_an_example(command):
@@ -849,7 +849,42 @@ def test_cores_are_given_to_as_many_texts_as_there_are(
     assert calls == [num_texts]
 
 
-def test_text_is_read_before_the_imports(trained, monkeypatch):
+def test_a_vocabulary_is_learned_for_trainings(trained, tmp_path):
+    files = (trained.source, trained.target)
+    model = tmp_path / "joint.model"
+    options = ("--vocabulary-size", "60", "--model-type", "bpe")
+    command = ("vocabulary", *files, "-o", model, *options)
+    result = run(*command, "--symbols", "<2de>, <2fr>")
+    assert (result.code, result.output) == (0, "")
+    assert f"--tokenizer {model}" in result.errors
+    expected = kt.Tokenizer.train(
+        files, 60, model_type="bpe", symbols=["<2de>", "<2fr>"], verbose=0
+    )
+    assert model.read_bytes() == expected.model
+    assert_is_one_line(run(*command), ".*joint.model' exists already.*")
+    assert run(*command, "--overwrite").code == 0
+    assert kt.Tokenizer.load(model).vocabulary_size == 60
+    for wrong, pattern in (
+        ((tmp_path / "missing", "-o", model), "No such file: '.*missing'."),
+        (
+            (files[0], "-o", tmp_path / "x", "--vocabulary-size", "4"),
+            "`--vocabulary-size` must be at least 5.*",
+        ),
+        ((files[0], "-o", files[0], "--overwrite"), "`--output` must be ano.*"),
+    ):
+        assert_is_one_line(run("vocabulary", *wrong), pattern)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["missing", "missing.tflite"])
+def test_a_translator_is_looked_for_before_text_is_read(tmp_path, name):
+    stdin = io.TextIOWrapper(io.BytesIO(b"cat\n"))
+    result = run("translate", tmp_path / name, stdin=stdin)
+    assert_is_one_line(result, f"No such f.*: '.*{name}'.*")
+    assert stdin.buffer.read() == b"cat\n"
+
+
+def test_text_is_read_before_a_translator_is_loaded(trained, monkeypatch):
     monkeypatch.setattr(kt.Translator, "load", None)
     result = run("translate", trained.folder, stdin=b"cat\n\xff\n")
     assert_is_one_line(result, ".*UTF-8.*standard input', line 2.*")
@@ -1586,6 +1621,10 @@ def test_evaluate_has_the_limits_of_translate(trained, tmp_path):
         assert found == trained.translator(sources, **limits) != usual
     command = ("evaluate", trained.folder, *files, "--min-length", "-1")
     assert_is_one_line(run(*command), "`--min-length` must not be negative.*")
+    command = ("evaluate", trained.folder, *files, "--tokens-per-batch", "0")
+    assert_is_one_line(
+        run(*command), "`--tokens-per-batch` must be at least .*"
+    )
     file = tmp_path / "x.tflite"
     file.touch()
     command = ("evaluate", file, *files, "--max-length", "5")
@@ -1696,6 +1735,15 @@ def test_export_writes_a_ctranslate2_model(trained, tmp_path):
     assert result.code == 0, result.errors
     assert (tmp_path / "ct2" / "model.bin").is_file()
     assert "CTranslate2 model in" in result.errors
+    command = ("verify", trained.folder, tmp_path / "ct2", "-i", trained.source)
+    result = run(*command)
+    assert result.code == 0, result.errors
+    assert "CTranslate2" in result.output
+    beam = ("--search", "beam", "--width", "2")
+    pattern = ".*must be one that CTranslate2 has.*--patience 1.*"
+    assert_is_one_line(run(*command, *beam), pattern)
+    power = ("--patience", "1", "--length-penalty-form", "power")
+    assert run(*command, *beam, *power).code == 0
 
 
 @pytest.mark.parametrize(

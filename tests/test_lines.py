@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer.system.lines import chunks
-from keras_transformer.system.lines import line_pairs
-from keras_transformer.system.lines import lines_of
-from keras_transformer.system.lines import read_lines
-from keras_transformer.system.lines import read_pairs
-from keras_transformer.system.lines import read_stream
+from keras_transformer.text.lines import chunks
+from keras_transformer.text.lines import line_pairs
+from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import read_lines
+from keras_transformer.text.lines import read_pairs
+from keras_transformer.text.lines import read_stream
 
 
 @pytest.fixture

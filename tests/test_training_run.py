@@ -29,8 +29,8 @@ from keras_transformer import bleu_callback
 from keras_transformer import transformer
 from keras_transformer import translator_folder
 from keras_transformer.checkpoint import Checkpoint
+from keras_transformer.event_log import EventLog
 from keras_transformer.system import lock
-from keras_transformer.system.event_log import EventLog
 from keras_transformer.system.progress import tracked
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import data
@@ -280,6 +280,8 @@ def test_lines_that_are_read_are_counted(monkeypatch, capsys, verbose):
 def test_without_a_terminal_there_are_lines(
     monkeypatch, capsys, seconds, is_shown
 ):
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # as a workplace may have
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_LINES", seconds)
     clock = itertools.count(100, 5)
     monkeypatch.setattr(
@@ -833,16 +835,29 @@ def test_damaged_settings_are_refused(copied, text):
         train(copied, text)
 
 
-def test_a_training_of_another_version(trained, copied, text):
-    """An option that it had not is what it is by default; a format is none."""
+@pytest.mark.parametrize(
+    ("option", "default", "other"),
+    [("accumulate", 1, 2), ("split_digits", False, True)],
+)
+def test_an_option_that_a_training_had_not_is_the_default(
+    trained, copied, text, option, default, other
+):
     path = copied / "training/settings.json"
     begun = json.loads(path.read_text())
-    del begun["settings"]["accumulate"], begun["format"]
+    del begun["settings"][option], begun["format"]
     path.write_text(json.dumps(begun))
     train(copied, text, trained.settings)
-    message = "`accumulate` must be what the training in .* began with, 1. R"
+    message = f"`{option}` must be what the training in .* with, {default}. Rec"
     with pytest.raises(ValueError, match=message):
-        train(copied, text, {**trained.settings, "accumulate": 2})
+        train(copied, text, {**trained.settings, option: other})
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_training_of_another_format_is_not_damaged(
+    trained, copied, text, others
+):
+    path = copied / "training/settings.json"
+    begun = json.loads(path.read_text()) if others else {}
     path.write_text(json.dumps({**begun, "format": 2}))
     message = "must be of format 1. .*settings.json of format 2. Was it begun"
     with pytest.raises(ValueError, match=message):

@@ -30,8 +30,8 @@ import progress
 from recipes import RECIPES
 
 import keras_transformer as kt
-from keras_transformer.system.lines import read_pairs
 from keras_transformer.tensorflow_only.threads import give_cores_to_parts
+from keras_transformer.text.lines import read_pairs
 
 TOKENS_PER_BATCH = 4096  # with padding, of the longer side
 LABEL_SMOOTHING = 0.1

@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 
 from keras_transformer.system.atomic import write_file
-from keras_transformer.system.lines import line_pairs
 from keras_transformer.system.paths import fingerprint
+from keras_transformer.text.lines import line_pairs
 
 # Longer pairs are dropped: by words before training, by tokens when training
 # reads them.

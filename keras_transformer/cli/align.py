@@ -48,7 +48,7 @@ def align(
     Example:
       keras-transformer align runs/en-de test.en test.de --picture links.png
     """  # noqa: D301
-    from keras_transformer.system.lines import read_pairs
+    from keras_transformer.text.lines import read_pairs
 
     if picture:
         from keras_transformer.system.picture import check_picture

@@ -36,14 +36,14 @@ def check_output(option, path, overwrite, inputs=()):
 
 def input_lines(input):
     """Reads the lines of a file or, without one, of standard input."""
-    from keras_transformer.system.lines import read_lines
+    from keras_transformer.text.lines import read_lines
 
     return list(read_lines(input) if input else typed_lines())
 
 
 def typed_lines():
     """Reads standard input, typed or piped in, line by line."""
-    from keras_transformer.system.lines import read_stream
+    from keras_transformer.text.lines import read_stream
 
     if sys.stdin.isatty():
         print("Type sentences; Ctrl-D ends the input.", file=sys.stderr)
@@ -75,6 +75,16 @@ def check_folder(path):
     from keras_transformer.translator_folder import read_description
 
     read_description(path)
+
+
+def check_any(path):
+    """Raises if it is neither a translator's folder nor a LiteRT file."""
+    from keras_transformer.serving.litert_file import check_litert_file
+
+    if is_exported(path):
+        check_litert_file(path)
+    else:
+        check_folder(path)
 
 
 def load(folder, dtype=None, num_texts: int = 0):
@@ -128,7 +138,7 @@ def refuse_of_the_other(path, of_folder, of_exported):
 
 def check_pair_lengths(translator, sources, source, translations, target):
     """Raises if lines of either file are too long for the translator."""
-    from keras_transformer.system.lines import check_line_lengths
+    from keras_transformer.text.lines import check_line_lengths
 
     encode = translator.target_tokenizer.encode
     check_line_lengths(sources, source, translator)

@@ -24,6 +24,7 @@ from keras_transformer.cli.streams import write_utf_8
 from keras_transformer.cli.train import train
 from keras_transformer.cli.translate import translate
 from keras_transformer.cli.verify import verify
+from keras_transformer.cli.vocabulary import vocabulary
 from keras_transformer.system.extras import not_installed
 from keras_transformer.version import __version__
 
@@ -200,3 +201,4 @@ command()(align)
 command()(with_search_options(export))
 command()(with_search_options(verify))
 command()(convert)
+command()(vocabulary)

@@ -73,8 +73,8 @@ def evaluate(
     from keras_transformer.batches import first_of
     from keras_transformer.bleu import bleu_metric
     from keras_transformer.bleu import corpus_scores
-    from keras_transformer.system.lines import check_line_lengths
-    from keras_transformer.system.lines import read_pairs
+    from keras_transformer.text.lines import check_line_lengths
+    from keras_transformer.text.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
     check_output("--output", output, overwrite, [folder, source, *target])

@@ -32,7 +32,7 @@ def score(
       keras-transformer score runs/en-de test.en test.de > scores.txt
     """  # noqa: D301
     from keras_transformer.pieces import end_targets
-    from keras_transformer.system.lines import read_pairs
+    from keras_transformer.text.lines import read_pairs
 
     sources, translations = read_pairs(source, target)
     translator = load(folder, dtype)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from keras_transformer.system.signals import signals_handled
+from keras_transformer.system.streams import GuardedStream
 
 
 def open_closed_streams():
@@ -30,27 +31,9 @@ def messages_may_be_lost():
 
     Standard error may be a full disk, or a pipe whose reader is gone.
     """
-    with contextlib.redirect_stderr(_Messages(sys.stderr)):
+    messages = GuardedStream(sys.stderr, lambda: contextlib.suppress(OSError))
+    with contextlib.redirect_stderr(messages):
         yield
-
-
-class _Messages:
-    """A stream that drops what cannot be written."""
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def write(self, text):
-        with contextlib.suppress(OSError):
-            self.stream.write(text)
-        return len(text)
-
-    def flush(self):
-        with contextlib.suppress(OSError):
-            self.stream.flush()
 
 
 def forget_output():

@@ -11,6 +11,7 @@ import typer
 
 from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
+from keras_transformer.cli.command_io import check_any
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import load_any
@@ -97,7 +98,7 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
-    from keras_transformer.system.lines import check_line_lengths
+    from keras_transformer.text.lines import check_line_lengths
 
     workers = given(num_threads=num_threads, num_workers=num_workers)
     limits = given(min_length=min_length, max_length=max_length)
@@ -124,6 +125,7 @@ def translate(
     }
     place = "the arguments" if texts else input or STANDARD_INPUT
     if not (texts or one_by_one):
+        check_any(folder)  # not after all of a pipe
         texts = input_lines(input)
     translator = load_any(
         folder, dtype, search_options, workers, num_texts=len(texts or ())
@@ -230,7 +232,7 @@ def _checked_prefixes(prefix, path, translator, texts, max_length):
 
 def _read_prefixes(path, num_texts):
     """Reads the prefix of each translation."""
-    from keras_transformer.system.lines import read_lines
+    from keras_transformer.text.lines import read_lines
 
     prefixes = list(read_lines(path))
     if len(prefixes) != num_texts:
@@ -243,7 +245,7 @@ def _read_prefixes(path, num_texts):
 
 def _checked_lines(lines, translator):
     """Yields lines as they come, of which none may be too long."""
-    from keras_transformer.system.lines import check_line_lengths
+    from keras_transformer.text.lines import check_line_lengths
 
     for number, line in enumerate(lines, 1):
         check_line_lengths([line], STANDARD_INPUT, translator, first=number)
@@ -252,7 +254,7 @@ def _checked_lines(lines, translator):
 
 def _translated(translator, texts, prefixes, lines_at_once, options):
     """Translates `lines_at_once` texts at a time; yields the text to print."""
-    from keras_transformer.system.lines import chunks
+    from keras_transformer.text.lines import chunks
 
     prefixes = iter(prefixes)
     for some in chunks(texts, lines_at_once):

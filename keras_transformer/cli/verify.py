@@ -82,17 +82,18 @@ def verify(
     if input:
         check_file(input)
     check_folder(folder)
-    with quiet_start():
-        from keras_transformer.checks import check_not_negative_number
-        from keras_transformer.serving.verify import compare
-        from keras_transformer.system.lines import check_line_lengths
+    from keras_transformer.checks import check_not_negative_number
+    from keras_transformer.text.lines import check_line_lengths
 
     check_not_negative_number(tolerance=tolerance)
-    translator = load(folder, dtype)
-    set_search(translator, search_options)
     lines, place = input_lines(input), input or STANDARD_INPUT
     if not lines:
         raise ValueError(f"Text must not be empty. Received: {place}.")
+    with quiet_start():
+        from keras_transformer.serving.verify import compare
+
+    translator = load(folder, dtype)
+    set_search(translator, search_options)
     check_line_lengths(lines, place, translator)
     exports, errors = _inspected(translator, exports)
     reports = []

@@ -42,7 +42,7 @@ ACTIVATIONS = {
     keras.activations.sigmoid: "Sigmoid",
 }
 
-# Files that every export has; other tools have one of these names.
+# Files that every export has.
 MODEL_FILE = "model.bin"
 SOURCE_FILE = "source.spm"
 TARGET_FILE = "target.spm"

@@ -51,13 +51,16 @@ def read_note(path) -> bytes | None:
         return None
 
 
-def compare_note(own: bytes, note: bytes | None, path) -> tuple[str, ...]:
+def compare_note(
+    own: bytes, note: bytes | None, path, has_search: bool = True
+) -> tuple[str, ...]:
     """Compares the note of a translator with that of an export.
 
     Args:
         own: The `note_of` the translator.
         note: The note in the export, or `None`.
         path: The export.
+        has_search: As for `note_of`.
 
     Returns:
         What the export was made from and the translator has otherwise:
@@ -75,7 +78,9 @@ def compare_note(own: bytes, note: bytes | None, path) -> tuple[str, ...]:
     own = json.loads(own)
     try:
         exported = dict(json.loads(note))
-        searches = own["search"], dict(exported.get("search", own["search"]))
+        searches = [own["search"]] * 2
+        if has_search:
+            searches[1] = dict(exported["search"])
         parts = dict(exported["parts"])
         words = f"{_words(*searches)}, but {_words(*reversed(searches))}"
     except (ValueError, TypeError, KeyError) as error:

@@ -15,6 +15,10 @@ import sys
 import threading
 import time
 
+# Source tokens that CTranslate2 decodes at once; its documentation suggests
+# 1,024 to 2,048.
+BATCH_TOKENS = 2048
+
 
 class SavedModel:
     """A function from strings to their translations and scores.
@@ -73,6 +77,8 @@ class CTranslate2:
     Args:
         path: The folder.
         longest: Most tokens of a target, or `None` for no limit of the model.
+        is_fast: Whether the translator joins pieces as tensorflow-text's fast
+            operation does.
         **search: Arguments of `translate_batch`.
     """
 
@@ -88,9 +94,11 @@ class CTranslate2:
                 not_installed("`verify_export`", error.name, "ctranslate2")
             ) from error
 
-    def __init__(self, path, longest, **search):
+    def __init__(self, path, longest, is_fast, **search):
         import ctranslate2
         import sentencepiece
+
+        from keras_transformer.pieces import spellings
 
         try:
             self._translator = ctranslate2.Translator(path)
@@ -100,8 +108,10 @@ class CTranslate2:
             )
         except (OSError, RuntimeError) as error:
             raise ValueError(
-                f"The CTranslate2 model is damaged. Received: {path!r}: {error}"
+                f"The CTranslate2 model cannot be read. Received: {path!r}: "
+                f"{error}"
             ) from error
+        self._spelled = spellings(self._target) if is_fast else None
         self._longest = longest
         self._search = search
 
@@ -123,15 +133,25 @@ class CTranslate2:
             indices, sources = zip(*members, strict=True)
             results = self._translator.translate_batch(
                 sources,
+                max_batch_size=BATCH_TOKENS,
+                batch_type="tokens",
                 max_input_length=0,
                 max_decoding_length=limit,
                 return_scores=True,
                 **self._search,
             )
             for index, result in zip(indices, results, strict=True):
-                translations[index] = self._target.decode(result.hypotheses[0])
+                translations[index] = self._joined(result.hypotheses[0])
                 scores[index] = result.scores[0]
         return translations, scores
+
+    def _joined(self, pieces):
+        from keras_transformer.pieces import join_pieces
+
+        ids = self._target.piece_to_id(pieces)
+        if self._spelled is None:
+            return self._target.decode(ids)
+        return join_pieces(self._spelled, ids)
 
 
 def _decoded(value):

@@ -53,7 +53,8 @@ class ExportReport:
         size_bytes: Size on disk.
         load_seconds: Time until the export can be called, without imports.
         seconds_per_sentence: Time of one call with all lines, divided by
-            their number, after a call to warm up.
+            their number, after a call to warm up; CTranslate2 gets a call for
+            each length, as it has one limit for all targets of a call.
         peak_memory_bytes: Peak resident memory of the process that ran it,
             libraries included.
         foreign_operations: Operations that not every runtime has.
@@ -146,9 +147,8 @@ def verify_export(
 
     Args:
         translator: The `Translator`, with the search it was exported with;
-            for CTranslate2, to which no search is exported, with one that that
-            has: `GreedySearch()`, or `BeamSearch` with `patience=1` and
-            `length_penalty_form="power"`.
+            for CTranslate2, to which none is exported, `GreedySearch()`, or
+            `BeamSearch` with `patience=1` and `length_penalty_form="power"`.
         path: Folder of a SavedModel or of CTranslate2, or a LiteRT file.
         lines: Texts to translate, a sequence of strings.
         tolerance: Tolerance, in nats. 0.01 suits float32; `"int8"` weights need
@@ -193,22 +193,21 @@ def inspect_export(translator, note: bytes, path) -> Export:
         ValueError: As `verify_export`, except for what only running it shows.
     """
     path = os.fsdecode(path)
-    foreign, options = [], {}
-    if not os.path.isdir(path):
-        kind = "LiteRT"
-        foreign, exported = litert_contents.read(path)
-    elif is_ctranslate2(path):
-        kind = "CTranslate2"
+    if os.path.isdir(path) and is_ctranslate2(path):
         exported = read_note(os.path.join(path, CTRANSLATE2_FILE))
+        other_parts = compare_note(note, exported, path, has_search=False)
         options = {
             "longest": translator.model.max_length,
+            "is_fast": translator.target_tokenizer.is_fast,
             **search_options(translator.search),
         }
-    else:
-        kind = "SavedModel"
-        foreign, exported = saved_model_contents.read(path)
+        return Export(path, "CTranslate2", (), other_parts, options)
+    kind, contents = "LiteRT", litert_contents
+    if os.path.isdir(path):
+        kind, contents = "SavedModel", saved_model_contents
+    foreign, exported = contents.read(path)
     other_parts = compare_note(note, exported, path)
-    return Export(path, kind, tuple(foreign), other_parts, options)
+    return Export(path, kind, tuple(foreign), other_parts, {})
 
 
 def compare(

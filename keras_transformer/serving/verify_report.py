@@ -65,7 +65,11 @@ def show(reports, console):
 def to_json(reports) -> str:
     """The full reports as JSON, with `null` for numbers that are not finite."""
     content = [
-        {**dataclasses.asdict(report), "passed": report.passed}
+        {
+            **dataclasses.asdict(report),
+            "passed": report.passed,
+            "reasons": report.reasons,
+        }
         for report in reports
     ]
     return json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
 """What the operating system has: files, locks, signals, cores, a terminal.
 
-Nothing here knows of models, and nothing imports Keras until it is used.
+Nothing here knows of text, models or Keras.
 """

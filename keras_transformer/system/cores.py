@@ -23,7 +23,7 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS
         cores = len(os.sched_getaffinity(0))
     else:
-        cores = os.cpu_count()
+        cores = os.cpu_count() or 1
     return min(cores, _quota())
 
 

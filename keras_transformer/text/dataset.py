@@ -13,12 +13,12 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_share
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
-from keras_transformer.system.lines import chunks
-from keras_transformer.system.lines import line_pairs
-from keras_transformer.system.lines import name_of
 from keras_transformer.system.progress import tracked
 from keras_transformer.tensorflow_only.devices import leave_gpus_to_keras
 from keras_transformer.text.corpus import Corpus
+from keras_transformer.text.lines import chunks
+from keras_transformer.text.lines import line_pairs
+from keras_transformer.text.lines import name_of
 from keras_transformer.text.segmentation import generator_of
 from keras_transformer.text.tokenizer import Tokenizer
 

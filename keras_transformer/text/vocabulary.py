@@ -16,9 +16,9 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
-from keras_transformer.system.lines import lines_of
-from keras_transformer.system.lines import name_of
 from keras_transformer.system.progress import tracked
+from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import name_of
 
 MODEL_TYPES = ("unigram", "bpe")
 

@@ -11,8 +11,8 @@ import keras
 from keras_transformer.batches import first_of
 from keras_transformer.bleu_callback import BleuCallback
 from keras_transformer.checkpoint import Checkpoint
+from keras_transformer.event_log import EventLog
 from keras_transformer.system.atomic import write_file
-from keras_transformer.system.event_log import EventLog
 from keras_transformer.system.picture import can_draw
 from keras_transformer.system.progress import batch_bar
 from keras_transformer.system.progress import print_sample

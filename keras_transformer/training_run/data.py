@@ -6,12 +6,12 @@ import os
 
 import tensorflow as tf
 
-from keras_transformer.system.lines import line_pairs
-from keras_transformer.system.lines import read_lines
 from keras_transformer.system.paths import check_file
 from keras_transformer.system.paths import fingerprint
 from keras_transformer.text.corpus import Corpus
 from keras_transformer.text.dataset import read_corpus
+from keras_transformer.text.lines import line_pairs
+from keras_transformer.text.lines import read_lines
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.options import TrainingOptions
 

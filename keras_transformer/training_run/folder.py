@@ -1,7 +1,6 @@
 """The folder of a training run: what is in it, and who may write to it."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import sys
@@ -44,6 +43,10 @@ WRITTEN = (
     LOG,
     CURVES,
 )
+
+
+class _OtherFormatError(ValueError):
+    """A training is of a format that this version does not know."""
 
 
 class RunFolder:
@@ -174,32 +177,30 @@ class RunFolder:
         try:
             with open(path, encoding="utf-8") as file:
                 begun = json.load(file)
+            self._check_format(begun.get("format", 1))  # older files have none
             old_settings = dict(begun["settings"])
             old_data = dict(begun["data"])
             old_places = dict(begun["places"])
-        except (ValueError, KeyError, TypeError) as error:
+        except _OtherFormatError:
+            raise
+        except (AttributeError, ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is damaged, or of another version: {error!r}. {advice}"
             ) from None
-        found = begun.get("format", FORMAT)
-        if found != FORMAT:
-            raise ValueError(
-                f"The training must be of format {FORMAT}. Received: {path} of "
-                f"format {found!r}. Was it begun by a newer keras-transformer?"
-            )
         # An option that there was not yet did what it does by default.
-        defaults = {
-            field.name: field.default
-            for field in dataclasses.fields(TrainingOptions)
-        }
+        defaults = TrainingOptions(self.output).settings()
         for name, value in settings.items():
-            old = old_settings.get(name, defaults[name])
-            is_same = old == value
-            if name == "tokenize" and name not in old_settings:
-                is_same = True  # no epoch was scored yet
-            if not is_same and name in old_places and value:
-                is_same = old_places[name] == os.path.realpath(value)
-            if not is_same:
+            old = old_settings.get(name, defaults.get(name))
+            # No epoch was scored yet, or another option determines it.
+            is_unused = name not in old_settings and (
+                name == "tokenize" or value is None
+            )
+            is_same_place = (
+                bool(value)
+                and name in old_places
+                and old_places[name] == os.path.realpath(value)
+            )
+            if not (old == value or is_unused or is_same_place):
                 raise ValueError(
                     f"`{name}` must be what the training in {self.output} "
                     f"began with, {old!r}. Received: {name}={value!r}. {advice}"
@@ -211,6 +212,14 @@ class RunFolder:
                     f"{self.output} has used. Received: other text. {advice}"
                 )
         return begun
+
+    def _check_format(self, found):
+        if found != FORMAT:
+            raise _OtherFormatError(
+                f"The training must be of format {FORMAT}. Received: "
+                f"{self.path(SETTINGS)} of format {found!r}. Was it begun by a "
+                "newer keras-transformer?"
+            )
 
     def backend(self) -> str:
         """The backend of Keras that the training here began on."""

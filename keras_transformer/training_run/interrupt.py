@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import functools
 import os
 import signal
 import sys
 
 from keras_transformer.system.signals import signals_handled
+from keras_transformer.system.streams import GuardedStream
 
 
 class Stopped(KeyboardInterrupt):
@@ -52,7 +54,8 @@ class Interrupt:
             ):
                 if stream is None:
                     stream = stack.enter_context(open(os.devnull, "w"))
-                stack.enter_context(redirect(_Terminal(stream, self)))
+                guard = functools.partial(_dropped_if_gone, stream, self)
+                stack.enter_context(redirect(GuardedStream(stream, guard)))
             stack.enter_context(signals_handled(self._on_signal, *numbers))
             self._entered = stack.pop_all()
         return self
@@ -77,37 +80,18 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Terminal:
-    """A stream to a terminal, which may go while a training runs.
+@contextlib.contextmanager
+def _dropped_if_gone(stream, interrupt):
+    """Drops what is written to a terminal from now on if it is gone.
 
     Or to a pipe, as of `tee`, which the same signal ends.
     """
-
-    def __init__(self, stream, interrupt):
-        self.stream = stream
-        self.interrupt = interrupt
-
-    def __getattr__(self, name):
-        return getattr(self.stream, name)
-
-    def write(self, text):
-        with self._dropped_if_gone():
-            self.stream.write(text)
-        return len(text)
-
-    def flush(self):
-        with self._dropped_if_gone():
-            self.stream.flush()
-
-    @contextlib.contextmanager
-    def _dropped_if_gone(self):
-        """Drops what is written from now on if nobody is there to read it."""
-        try:
-            yield
-        except OSError as error:
-            hung_up = error.errno == errno.EPIPE and self.interrupt.requested
-            if error.errno != errno.EIO and not hung_up:
-                raise
-            nobody = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nobody, self.stream.fileno())
-            os.close(nobody)
+    try:
+        yield
+    except OSError as error:
+        hung_up = error.errno == errno.EPIPE and interrupt.requested
+        if error.errno != errno.EIO and not hung_up:
+            raise
+        nobody = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nobody, stream.fileno())
+        os.close(nobody)

@@ -22,6 +22,44 @@ of_learning = functools.partial(typer.Option, rich_help_panel="Learning")
 of_validation = functools.partial(typer.Option, rich_help_panel="Validation")
 of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 
+# Options for learning a vocabulary.
+VocabularySize = Annotated[
+    int | None,
+    of_vocabulary(
+        help="Pieces in the vocabulary that both sides share; 8000 by default."
+    ),
+]
+ModelType = Annotated[
+    Literal["unigram", "bpe"] | None,
+    of_vocabulary(help="Kind of vocabulary; unigram by default."),
+]
+CharacterCoverage = Annotated[
+    float | None,
+    of_vocabulary(
+        help="Share of the text's characters that have pieces, such as "
+        "0.9995 for Chinese or Japanese; by default all."
+    ),
+]
+ByteFallback = Annotated[
+    bool | None,
+    of_vocabulary(
+        "--byte-fallback",
+        help="Spell characters without a piece in bytes, which take 256 "
+        "pieces.",
+    ),
+]
+SplitDigits = Annotated[
+    bool | None,
+    of_vocabulary("--split-digits", help="Make each digit a piece."),
+]
+Symbols = Annotated[
+    str | None,
+    of_vocabulary(
+        help="Pieces that are never split, such as names of languages, "
+        'separated by commas: "<2de>,<2fr>".'
+    ),
+]
+
 # Defaults of options that are not given and that no other option determines.
 DEFAULTS = {
     "preset": "tiny",
@@ -81,6 +119,19 @@ OF_A_START = (
 )
 
 
+def vocabulary_arguments(symbols: str | None, **options) -> dict:
+    """The arguments of `Tokenizer.train` that options of a vocabulary mean.
+
+    Args:
+        symbols: As it is typed, or `None`.
+        **options: The others, `None` for the default.
+    """
+    chosen = {name: x for name, x in options.items() if x is not None}
+    if symbols:
+        chosen["symbols"] = [x.strip() for x in symbols.split(",")]
+    return chosen
+
+
 @dataclasses.dataclass
 class TrainingOptions:
     """The options of `keras-transformer train`, with their help texts.
@@ -138,43 +189,12 @@ class TrainingOptions:
             "by default relu."
         ),
     ] = None
-    vocabulary_size: Annotated[
-        int | None,
-        of_vocabulary(
-            help="Pieces in the vocabulary that both sides share; 8000 by "
-            "default."
-        ),
-    ] = None
-    model_type: Annotated[
-        Literal["unigram", "bpe"] | None,
-        of_vocabulary(help="Kind of vocabulary; unigram by default."),
-    ] = None
-    character_coverage: Annotated[
-        float | None,
-        of_vocabulary(
-            help="Share of the text's characters that have pieces, such as "
-            "0.9995 for Chinese or Japanese; by default all."
-        ),
-    ] = None
-    byte_fallback: Annotated[
-        bool | None,
-        of_vocabulary(
-            "--byte-fallback",
-            help="Spell characters without a piece in bytes, which take 256 "
-            "pieces.",
-        ),
-    ] = None
-    split_digits: Annotated[
-        bool | None,
-        of_vocabulary("--split-digits", help="Make each digit a piece."),
-    ] = None
-    symbols: Annotated[
-        str | None,
-        of_vocabulary(
-            help="Pieces that are never split, such as names of languages, "
-            'separated by commas: "<2de>,<2fr>".'
-        ),
-    ] = None
+    vocabulary_size: VocabularySize = None
+    model_type: ModelType = None
+    character_coverage: CharacterCoverage = None
+    byte_fallback: ByteFallback = None
+    split_digits: SplitDigits = None
+    symbols: Symbols = None
     separate_vocabularies: Annotated[
         bool | None,
         of_vocabulary(

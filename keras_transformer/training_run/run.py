@@ -10,9 +10,9 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from keras_transformer.system.lines import check_line_lengths
-from keras_transformer.system.lines import lines_of
 from keras_transformer.tensorflow_only.threads import give_cores_to_parts
+from keras_transformer.text.lines import check_line_lengths
+from keras_transformer.text.lines import lines_of
 from keras_transformer.training_run.check_options import check_options
 from keras_transformer.training_run.data import TextFiles
 from keras_transformer.training_run.data import TrainingData

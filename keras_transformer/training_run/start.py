@@ -9,8 +9,10 @@ from keras_transformer.descriptions import deserialized
 from keras_transformer.search import Search
 from keras_transformer.system.signals import signals_handled
 from keras_transformer.text.tokenizer import Tokenizer
+from keras_transformer.training_run.options import OF_A_VOCABULARY
 from keras_transformer.training_run.options import SIZES
 from keras_transformer.training_run.options import TrainingOptions
+from keras_transformer.training_run.options import vocabulary_arguments
 from keras_transformer.transformer import PRESETS
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator_folder import DESCRIPTION
@@ -120,19 +122,13 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
     texts = [[source, target]]
     if options.separate_vocabularies:
         texts = [[source], [target]]
-    coverage = options.character_coverage
-    symbols = options.symbols
+    chosen = vocabulary_arguments(
+        **{
+            name: getattr(options, name)
+            for name in OF_A_VOCABULARY
+            if name != "separate_vocabularies"
+        }
+    )
     # SentencePiece would make Ctrl-C wait, and nothing is written yet.
     with signals_handled(signal.SIG_DFL, signal.SIGINT):
-        return [
-            Tokenizer.train(
-                text,
-                vocabulary_size=options.vocabulary_size,
-                model_type=options.model_type,
-                character_coverage=1.0 if coverage is None else coverage,
-                byte_fallback=options.byte_fallback,
-                split_digits=options.split_digits,
-                symbols=symbols.split(",") if symbols else (),
-            )
-            for text in texts
-        ]
+        return [Tokenizer.train(text, **chosen) for text in texts]

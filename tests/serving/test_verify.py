@@ -511,8 +511,9 @@ def test_command_compares_several_exports(small, tmp_path, monkeypatch):
     first, second = json.loads(report.read_text())
     assert first == second
     assert not first["passed"]
+    assert first["reasons"] == ["lines"]
     names = {field.name for field in dataclasses.fields(verify.ExportReport)}
-    assert set(first) == {*names, "passed"}
+    assert set(first) == {*names, "passed", "reasons"}
     assert first["first_difference"]["found"] == "Katze [b]"
     assert first["first_difference"]["found_score"] is None
 
