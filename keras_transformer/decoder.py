@@ -74,7 +74,7 @@ class DecoderLayer(Layer):
 
     Returns:
         Float tensor of shape `(B, T, D)`; with `return_attention_scores` a
-        pair of it and float32 weights of shape `(B, N, T, S)`.
+        pair of it and the weights of shape `(B, N, T, S)`, in float32 at least.
 
     Raises:
         TypeError: If a size is not an integer, a share not a number, a flag
@@ -351,12 +351,12 @@ class Decoder(Layer):
 
     Returns:
         Float tensor of shape `(B, T, D)`; with `return_attention_scores` a
-        pair of it and a list of float32 weights of shape `(B, N, T, S)`, one
+        pair of it and a list of weights of shape `(B, N, T, S)`, one
         a layer.
 
     Raises:
         TypeError: As for `DecoderLayer`; or if the `call` of `layer_class` does
-            not name `training`.
+            not name `training`, or a subclass overrides `call`, but not `step`.
         ValueError: As for `DecoderLayer`.
 
     Example:

@@ -148,11 +148,17 @@ def check_decodes_as_trained(layers):
     What it computes in training would not be what it decodes with.
     """
     for layer in layers:
+        kinds = type(layer).__mro__
         of_call, of_step = (
-            next(kind for kind in type(layer).__mro__ if name in vars(kind))
+            next((kind for kind in kinds if name in vars(kind)), None)
             for name in ("call", "step")
         )
-        if of_call is not of_step and issubclass(of_call, of_step):
+        if of_step is None:
+            raise TypeError(
+                "A layer of a decoder must have a `step`, which decodes. "
+                f"Received: {type(layer).__name__}, which has none."
+            )
+        if kinds.index(of_call) < kinds.index(of_step):
             raise TypeError(
                 "A decoder, or a layer of one, that overrides `call` must "
                 "override `step` too, which decodes. Received: "

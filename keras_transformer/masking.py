@@ -1,5 +1,7 @@
 """Masks of attention, section 3.2.3. `True` means: may be attended to."""
 
+import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.checks import check_axes
@@ -36,20 +38,20 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
 
     Raises:
         TypeError: If a mask is not a tensor.
-        ValueError: If a mask has another shape.
+        ValueError: If a mask has another shape, or is one to add to scores.
     """
     masks = [] if causal is None else [causal]
     for name, mask in padding_masks.items():
         if mask is not None:
             check_padding_mask(name, mask, (sizes[0], sizes[2]))
-            masks.append(ops.expand_dims(ops.cast(mask, "bool"), 1))
+            masks.append(ops.expand_dims(_as_bool(name, mask), 1))
     if attention_mask is not None:
         check_axes(
             "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"
         )
         shape = attention_mask.shape
         check_sizes("attention_mask", shape, sizes[-len(shape) :])
-        attention_mask = ops.cast(attention_mask, "bool")
+        attention_mask = _as_bool("attention_mask", attention_mask)
         if len(attention_mask.shape) == 2:
             attention_mask = ops.expand_dims(attention_mask, 0)
         masks.append(attention_mask)
@@ -59,6 +61,27 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
     for mask in masks[1:]:
         combined = ops.logical_and(combined, mask)
     return combined
+
+
+def _as_bool(name, mask):
+    """A mask as bools; raises `ValueError` for one that is added to scores.
+
+    Such a mask has 0 where `True` should be. In a graph its values are unknown.
+    """
+    dtype = keras.backend.standardize_dtype(mask.dtype)
+    if "float" in dtype:
+        try:
+            values = np.asarray(mask)
+        except (NotImplementedError, TypeError):  # of a graph, or on a device
+            values = np.zeros(0)
+        others = values[(values != 0) & (values != 1)]
+        if len(others):
+            raise ValueError(
+                f"`{name}` must be True where a key may be attended to. "
+                f"Received: {name} of {dtype} with {others[0]}. Of a mask that "
+                "is added to scores, pass `mask == 0`."
+            )
+    return ops.cast(mask, "bool")
 
 
 def first_given(*masks):

@@ -499,7 +499,7 @@ class Transformer(Freezable, keras.Model):
             inputs: As for the model itself.
 
         Returns:
-            A list of float32 weights of shape `(B, N, T, S)`, one per layer.
+            A list of weights of shape `(B, N, T, S)`, one per layer.
             Each row sums to 1 over `S`.
 
         Raises:

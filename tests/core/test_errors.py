@@ -1,6 +1,7 @@
 """Every wrong call fails early, with the fix in its message."""
 
 import contextlib
+import functools
 import re
 
 import keras
@@ -10,6 +11,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.add_norm import AddNorm
+from keras_transformer.input_checks import check_not_of_rows
 from keras_transformer.layer_norm import LayerNormalization
 from keras_transformer.system.paths import check_file
 
@@ -595,8 +597,21 @@ class LossOfRows(keras.losses.Loss):
         return loss_of_rows(y_true, y_pred)
 
 
+class LossThatKeeps(keras.losses.Loss):
+    """Keeps a tensor of its first call."""
+
+    kept = None
+
+    def call(self, y_true, y_pred):
+        if self.kept is None:
+            self.kept = ops.ones((), y_pred.dtype) * 2
+        return self.kept * ops.mean(loss_of_rows(y_true, y_pred))
+
+
 @pytest.mark.parametrize(
-    "loss", [loss_of_rows, LossOfRows()], ids=["function", "class"]
+    "loss",
+    [loss_of_rows, LossOfRows(), functools.partial(loss_of_rows)],
+    ids=["function", "class", "partial"],
 )
 def test_a_loss_of_rows_is_refused(loss):
     """Keras would multiply it by the weights of tokens, along a wrong axis."""
@@ -619,13 +634,20 @@ def test_a_loss_of_rows_is_refused(loss):
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [1.0, None])
-def test_a_loss_may_be_of_the_batch_or_know_more_than_a_shape(scale):
+def test_a_loss_that_keeps_something_keeps_nothing_of_the_check():
+    loss = LossThatKeeps()
+    check_not_of_rows(loss, V)
+    assert loss.kept is None
+    assert float(loss(LABELS, make_model()(IDS))) > 0
+    assert float(loss.kept) == 2
+
+
+@pytest.mark.parametrize("size", [None, (B, T, V)])
+def test_a_loss_may_be_of_the_batch_or_want_more_than_a_rank(size):
     def loss(labels, logits):
-        rows = loss_of_rows(labels, logits)
-        if scale is None:  # raises where the batch is of another size
-            rows = ops.reshape(rows, (B, 1))
-        return ops.mean(rows)
+        if size is not None:  # which raises for another batch
+            logits = ops.reshape(logits, size)
+        return ops.mean(loss_of_rows(labels, logits))
 
     model = make_model()
     model.compile("sgd", loss)
@@ -827,6 +849,27 @@ def test_masks_must_be_tensors():
     x = np.zeros((1, 2, 8), "float32")
     with pytest.raises(TypeError, match="`key_mask` must be a tensor.*list"):
         kt.MultiHeadAttention(2, 8)(x, x, key_mask=[[True, False]])
+
+
+@pytest.mark.parametrize("forbidden", [-1e9, -np.inf, 0.5])
+def test_masks_to_add_to_scores_are_refused(forbidden):
+    """They are 0 where a key may be attended to, which is False."""
+    layer = kt.MultiHeadAttention(2, 8)
+    x = np.ones((1, 3, 8), "float32")
+    mask = np.array([[0, 0, forbidden]], "float32")
+    for name, given in (
+        ("attention_mask", np.repeat(mask, 3, axis=0)),
+        ("value_mask", mask),
+        ("key_mask", ops.array(mask)),
+    ):
+        with raises(
+            ValueError, f"`{name}` must be True where a key may be attended to."
+        ):
+            layer(x, x, **{name: given})
+    ones = np.array([[1, 1, 0]], "float32")
+    np.testing.assert_array_equal(
+        layer(x, x, value_mask=ones), layer(x, x, value_mask=ones > 0)
+    )
 
 
 def test_fit_checks_labels():

@@ -463,6 +463,24 @@ def test_an_encoder_returns_what_it_attends_to():
     np.testing.assert_allclose(scores[0], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_attention_of_an_encoder_may_be_an_output(dtype):
+    encoder = kt.Encoder(2, N, D, F, rematerialize=True, dtype=dtype)
+    ids = keras.Input((None,), dtype="int32")
+    x, scores = encoder(
+        kt.TokenEmbedding(V, D, dtype=dtype)(ids),
+        return_attention_scores=True,
+        training=True,
+    )
+    assert getattr(x, "_keras_mask", None) is not None
+    model = keras.Model(ids, scores)
+    expected = np.broadcast_to((SOURCE_IDS != 0)[:, None, None], (B, N, S, S))
+    for weights in model(SOURCE_IDS):
+        assert keras.backend.standardize_dtype(weights.dtype) == "float32"
+        seen = ops.convert_to_numpy(weights) > 0
+        np.testing.assert_array_equal(seen, expected)
+
+
 @each_encoder
 def test_encoder_may_be_causal(encoder):
     layer = ENCODERS[encoder]()

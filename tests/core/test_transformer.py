@@ -397,7 +397,21 @@ def test_what_is_trained_must_be_what_is_decoded_with():
         def call(self, inputs, encoded, training=None):
             return 2 * super().call(inputs, encoded, training=training)
 
-    for kind, name in ((HalfDecoder, "Half"), (Doubled, "Doubled")):
+    class Mixed:
+        def call(self, inputs, encoded, training=None):
+            return super().call(inputs, encoded, training=training) / 2
+
+    class MixedLayer(Mixed, kt.DecoderLayer):
+        pass
+
+    class MixedDecoder(kt.Decoder):
+        layer_class = MixedLayer
+
+    for kind, name in (
+        (HalfDecoder, "Half"),
+        (MixedDecoder, "Mixed"),
+        (Doubled, "Doubled"),
+    ):
         message = f"override `step` too.* Received: {name}, which .*`step = "
         with pytest.raises(TypeError, match=message):
             kind(1, N, D, F)
@@ -407,6 +421,17 @@ def test_what_is_trained_must_be_what_is_decoded_with():
 
     HalfDecoder.layer_class = Same
     HalfDecoder(1, N, D, F)
+
+    class Other(keras.layers.Layer):
+        def __init__(self, name, dtype, **sizes):
+            super().__init__(name=name, dtype=dtype)
+
+        def call(self, inputs, encoded, training=None):
+            return inputs
+
+    HalfDecoder.layer_class = Other
+    with pytest.raises(TypeError, match="must have a `step`.*: Other, which "):
+        HalfDecoder(1, N, D, F)
 
 
 def test_a_subclass_may_make_one_side_itself():
