@@ -127,8 +127,10 @@ def check_not_of_rows(loss, vocabulary_size):
     logits = keras.KerasTensor((2, 3, vocabulary_size), "float32")
     try:
         values = _Function(loss).compute_output_spec(labels, logits)
+    # It is the user's own, and may raise anything: of these shapes alone, and
+    # then it trains, or of all, and then training ends with that error.
     except Exception:
-        return  # it needs more than a shape: nothing is known of it
+        return
     if getattr(values, "shape", None) == (2,):
         raise ValueError(
             "`loss` must give a number for each token, `(B, T)`, or one for "

@@ -72,7 +72,9 @@ def _as_bool(name, mask):
     if "float" in dtype:
         try:
             values = np.asarray(mask)
-        except (NotImplementedError, TypeError):  # of a graph, or on a device
+        # TensorFlow's and JAX's errors for a tensor of a graph, and PyTorch's
+        # for one of a GPU: its values cannot be read here.
+        except (NotImplementedError, TypeError):
             values = np.zeros(0)
         others = values[(values != 0) & (values != 1)]
         if len(others):

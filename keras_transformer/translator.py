@@ -42,8 +42,9 @@ from keras_transformer.weights import check_finite_weights
 from keras_transformer.weights import named_weights
 from keras_transformer.weights import sync_weights
 
-# Least texts of a batch that are decoded beside another. Measured on two cores:
-# of 4 texts, two batches took longer than one; of 20, they were faster.
+# Least texts of a batch that is decoded beside another. Measured on two cores:
+# of 4 texts, two batches took longer than one at tiny size; of 20, they were
+# faster.
 LEAST_TEXTS = 8
 
 # Most logits of a batch that is scored, as all are computed at once: 256 MB in

@@ -95,13 +95,13 @@ def verify(
     translator = load(folder, dtype)
     set_search(translator, search_options)
     check_line_lengths(lines, place, translator)
-    exports, errors = _inspected(translator, exports)
+    sound, errors = _inspected(translator, exports)
     reports = []
     try:
-        if exports:
+        if sound:
             expected = translator(lines, return_scores=True)
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
-            for export in exports:
+            for export in sound:
                 try:
                     report = compare(
                         translator, export, lines, *expected, tolerance

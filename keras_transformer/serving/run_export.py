@@ -102,6 +102,7 @@ class CTranslate2:
 
         try:
             self._translator = ctranslate2.Translator(path)
+            # The names of `export_ctranslate2`, which imports Keras.
             self._source, self._target = (
                 sentencepiece.SentencePieceProcessor(os.path.join(path, name))
                 for name in ("source.spm", "target.spm")

@@ -642,6 +642,16 @@ def test_a_loss_that_keeps_something_keeps_nothing_of_the_check():
     assert float(loss.kept) == 2
 
 
+def test_an_error_of_a_loss_is_not_hidden_by_the_check():
+    def loss(labels, logits):
+        raise ArithmeticError("of the user")
+
+    model = make_model()
+    model.compile("sgd", loss)
+    with pytest.raises(ArithmeticError, match="of the user"):
+        model.fit(IDS, LABELS, verbose=0)
+
+
 @pytest.mark.parametrize("size", [None, (B, T, V)])
 def test_a_loss_may_be_of_the_batch_or_want_more_than_a_rank(size):
     def loss(labels, logits):
