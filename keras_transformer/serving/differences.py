@@ -4,9 +4,11 @@ import dataclasses
 import itertools
 import math
 
+import keras
 import numpy as np
 
 from keras_transformer.pieces import end_targets
+from keras_transformer.search import BeamSearch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,19 +90,27 @@ def _unequal(expected, found):
     return [(one, other) for one, other in pairs if one != other]
 
 
-def score_gap(tokenizer, expected, found, expected_scores, scores):
-    """The largest difference between scores of the same text, per token."""
+def score_gap(translator, expected, found, expected_scores, scores):
+    """The largest difference between scores of the same text, per token.
+
+    Of log-probabilities: what a beam search divided by its length penalty is
+    multiplied by it again.
+    """
     shape = (len(expected), -1)
     texts = np.reshape(np.array(expected, object), shape)
     is_same = texts == np.reshape(np.array(found, object), shape)
     expected_scores, scores = (
         np.reshape(x, shape)[is_same] for x in (expected_scores, scores)
     )
-    lengths = [len(ids) + 1 for ids in tokenizer.encode([*texts[is_same]])]
     # Missing hypotheses have infinite scores, on both sides.
     unequal = expected_scores != scores
     gaps = np.abs(expected_scores[unequal] - scores[unequal])
-    return float(np.max(gaps / np.array(lengths)[unequal], initial=0.0))
+    rows = translator.target_tokenizer.encode([*texts[is_same][unequal]])
+    lengths = np.array([len(row) + 1 for row in rows])
+    if isinstance(translator.search, BeamSearch):
+        penalty = translator.search.penalty(lengths)
+        gaps = gaps * keras.ops.convert_to_numpy(penalty)
+    return float(np.max(gaps / lengths, initial=0.0))
 
 
 def _judged(translator, lines, unequal):

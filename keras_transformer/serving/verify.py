@@ -237,7 +237,7 @@ def compare(
         beyond_tolerance=sum(not x.severity <= tolerance for x in differences),
         tolerance=tolerance,
         score_gap=score_gap(
-            translator.target_tokenizer,
+            translator,
             expected,
             found,
             expected_scores,

@@ -286,7 +286,7 @@ def test_other_scores_are_a_fault(small, monkeypatch):
     translator = kt.Translator(
         small.translator.model,
         small.translator.tokenizer,
-        search=kt.BeamSearch(3, num_hypotheses=2),
+        search=kt.BeamSearch(3, 0.0, num_hypotheses=2),
     )
     found, scores = translator(LINES, return_scores=True)
     assert scores[1].tolist() == [0, -np.inf]  # empty text has one translation
@@ -308,6 +308,25 @@ def test_other_scores_are_a_fault(small, monkeypatch):
         report.score_gap, gaps[np.isfinite(scores)].max(), rtol=1e-5
     )
     assert report.score_gap > report.tolerance
+
+
+@pytest.mark.parametrize("form", ["gnmt", "power"])
+def test_scores_are_compared_without_their_length_penalty(
+    small, monkeypatch, form
+):
+    search = kt.BeamSearch(3, length_penalty=1.0, length_penalty_form=form)
+    translator = kt.Translator(
+        small.translator.model, small.translator.tokenizer, search=search
+    )
+    found, scores = translator(LINES, return_scores=True)
+    ids = translator.target_tokenizer.encode(found)
+    lengths = np.array([len(row) + 1 for row in ids])
+    # Each token is less probable by 0.05 nats.
+    divisors = lengths if form == "power" else (5 + lengths) / 6
+    pretend(monkeypatch, found, scores - 0.05 * lengths / divisors)
+    report = kt.verify_export(translator, small.saved_model, LINES)
+    np.testing.assert_allclose(report.score_gap, 0.05, rtol=1e-3)
+    assert report.reasons == ("scores",)
 
 
 def test_text_made_of_nothing_is_a_fault(small, monkeypatch):
