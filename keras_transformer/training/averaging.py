@@ -51,7 +51,9 @@ class WeightAveraging(keras.callbacks.Callback):
             update that a loss scale skips counts too. With
             `compile(steps_per_execution=...)` there is at most one sample per
             execution, at its end, and the last execution of a dataset of
-            unknown length counts whole.
+            unknown length counts whole. Where a loop of your own accumulates
+            gradients in an optimizer that the model was not compiled with,
+            every batch counts as an update.
 
     Raises:
         TypeError: If `last` or `every` is not an integer, or `decay` no number.
@@ -220,8 +222,7 @@ class WeightAveraging(keras.callbacks.Callback):
         before = self._num_batches
         self._num_batches += end - self._first_batch
         if self.every:
-            optimizer = unwrapped(self._model.optimizer)
-            between = self.every * (optimizer.gradient_accumulation_steps or 1)
+            between = self.every * self._batches_per_update()
             if before // between < self._num_batches // between:
                 self._sample()
 
@@ -262,6 +263,11 @@ class WeightAveraging(keras.callbacks.Callback):
         self._is_alone = False  # evaluates, not as the validation of `fit`
         self._params_before = None
         self._undo = False  # what `on_test_begin` did, when the test ends
+
+    def _batches_per_update(self):
+        # A loop of one's own may have an optimizer that the model never sees.
+        optimizer = unwrapped(getattr(self._model, "optimizer", None))
+        return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
     def _is_applied(self):
         """Whether what `apply` put in the model is still there."""

@@ -176,6 +176,22 @@ def test_updates_are_counted_where_gradients_accumulate():
     assert_equal(trainable(model), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_loop_without_compile_is_averaged():
+    dense = keras.layers.Dense(2)
+    model = keras.Sequential([keras.Input((3,)), dense])
+    averaging = kt.WeightAveraging(decay=0.5)
+    loop = keras.callbacks.CallbackList([averaging], model=model)
+    loop.on_train_begin()
+    samples = []
+    for batch in range(3):
+        loop.on_train_batch_begin(batch)
+        dense.kernel.assign_add(ops.ones_like(dense.kernel))
+        samples.append(trainable(model))
+        loop.on_train_batch_end(batch)
+    loop.on_train_end()
+    assert_equal(trainable(model), decayed_mean(samples, 0.5), rtol=1e-5)
+
+
 # Batches that are done after each execution of two, of epochs of three.
 DONE = [2, 3, 5, 6, 8, 9, 11, 12]
 
