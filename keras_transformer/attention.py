@@ -26,7 +26,7 @@ from keras_transformer.tensorflow_only.products import small_softmax
 MASKED_SCORE = -1e9
 
 
-def attention_weights(query, key, mask, in_step):
+def attention_weights(query, key, mask=None):
     """Computes `softmax(Q K^T / sqrt(d_k))`, the weights of equation 1.
 
     Args:
@@ -34,36 +34,41 @@ def attention_weights(query, key, mask, in_step):
         key: Float tensor `(B, N, S, H)`.
         mask: Bool tensor of three axes that broadcast to `(B, T, S)`, `True`
             where the query may attend to the key; or `None`.
-        in_step: Whether it is a step of decoding, with few queries.
 
     Returns:
         Tensor `(B, N, T, S)`, float32 whatever the policy, or float64.
     """
-    scores = _attention_scores(query, key, mask, in_step)
-    if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
-        return scores * 0.0 + 1.0  # of the scores: so they have a gradient
-    return small_softmax(scores) if in_step else ops.softmax(scores, axis=-1)
+    scores = ops.matmul(_scaled(query), ops.transpose(key, (0, 1, 3, 2)))
+    return _softmax(_masked(scores, mask), ops.softmax)
 
 
-def _attention_scores(query, key, mask, in_step):
-    """Computes `Q K^T / sqrt(d_k)`, with `MASKED_SCORE` added.
-
-    In float32, or in float64 where that is the policy.
-    """
+def _scaled(query):
+    """Divides by `sqrt(d_k)`, before the product, which is larger."""
     # Not by `cast`, which would begin with a float32.
     scale = ops.convert_to_tensor(query.shape[-1] ** -0.5, query.dtype)
-    query = query * scale
-    if in_step:
-        scores = small_product(query, key, transpose_y=True)
-    else:
-        scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
+    return query * scale
+
+
+def _masked(scores, mask):
+    """Adds `MASKED_SCORE`, in float32, or in float64 where that is the policy.
+
+    Args:
+        scores: Float tensor `(B, N, T, S)`.
+        mask: As for `attention_weights`.
+    """
     exact = keras.backend.result_type(scores.dtype, "float32")
-    scores = ops.cast(scores, exact)  # (B, N, T, S)
-    if mask is not None:
-        zero = ops.cast(0.0, exact)  # 0.0 alone would be of `floatx`
-        bias = ops.where(mask, zero, MASKED_SCORE)  # (B, T, S)
-        scores = scores + ops.expand_dims(bias, 1)
-    return scores
+    scores = ops.cast(scores, exact)
+    if mask is None:
+        return scores
+    zero = ops.cast(0.0, exact)  # 0.0 alone would be of `floatx`
+    bias = ops.where(mask, zero, MASKED_SCORE)  # (B, T, S)
+    return scores + ops.expand_dims(bias, 1)
+
+
+def _softmax(scores, softmax):
+    if scores.shape[-1] == 1:  # Keras warns of a softmax over one key
+        return scores * 0.0 + 1.0  # of the scores: so they have a gradient
+    return softmax(scores)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -80,7 +85,7 @@ class MultiHeadAttention(Layer):
     `query` passes through to the output.
 
     For decoding token by token, `keys_and_values` computes what can be kept,
-    and `attend` attends to what was kept.
+    and `attend_in_step` attends to what was kept.
 
     Args:
         num_heads: Number `N` of heads; `h` in the paper.
@@ -235,64 +240,47 @@ class MultiHeadAttention(Layer):
             self._split_heads(values, self.value_dim, length),
         )
 
-    def attend(
-        self, query, keys, values, mask=None, training=None, length=None
-    ):
+    def attend(self, query, keys, values, mask=None, training=None):
         """Attends to projected keys and values, `(B, N, S, H)` each.
 
         Args:
-            query: Float tensor `(B, T, D)`; with a `length`, rows `(B T, D)`.
+            query: Float tensor `(B, T, D)`.
             keys: From `keys_and_values`.
             values: From `keys_and_values`.
             mask: Bool tensor that broadcasts to `(B, T, S)`.
             training: Whether dropout is on.
-            length: In a step of decoding, where queries are rows: the number
-                `T` of queries that belong together, an integer.
 
         Returns:
-            The output, like `query`, and the weights `(B, N, T, S)`.
+            The output `(B, T, D)`, and the weights `(B, N, T, S)`.
         """
-        query = self.query_projection(query)
-        query = self._split_heads(query, self.key_dim, length)
-        in_step = length is not None
-        weights = attention_weights(query, keys, mask, in_step)  # (B, N, T, S)
+        query = self._split_heads(self.query_projection(query), self.key_dim)
+        weights = attention_weights(query, keys, mask)  # (B, N, T, S)
         probabilities = ops.cast(weights, values.dtype)
         probabilities = self.attention_dropout(probabilities, training=training)
-        multiply = small_product if in_step else ops.matmul
-        heads = multiply(probabilities, values)  # (B, N, T, H)
-        return self.output_projection(self._join_heads(heads, in_step)), weights
+        heads = ops.matmul(probabilities, values)  # (B, N, T, H)
+        return self.output_projection(self._join_heads(heads)), weights
 
-    def attend_blocks(self, query, blocks, length):
-        """Attends, in a step of decoding, to what is kept in several tensors.
+    def attend_in_step(self, query, blocks, length):
+        """Attends, in a step of decoding, to what was kept.
 
-        The same as `attend` with the blocks joined, but without copying them:
-        the exponentials of all scores, and the values weighted by them, are
-        summed over the blocks and divided at the end.
+        The same as `attend` for rows, to keys and values in one block or in
+        several, which are not copied into one.
 
         Args:
             query: Float tensor, rows `(B T, D)`.
             blocks: Keys, values and mask of each block, as for `attend`.
-            length: Number `T` of queries that belong together.
+            length: Number `T` of queries that belong together, an integer.
 
         Returns:
-            The output, like `query`.
+            The output, rows `(B T, D)`.
         """
         query = self.query_projection(query)
-        query = self._split_heads(query, self.key_dim, length)
+        query = _scaled(self._split_heads(query, self.key_dim, length))
         scores = [
-            _attention_scores(query, keys, mask, in_step=True)
+            _masked(small_product(query, keys, transpose_y=True), mask)
             for keys, _, mask in blocks
         ]
-        largest = functools.reduce(
-            ops.maximum, [ops.max(x, axis=-1, keepdims=True) for x in scores]
-        )
-        shares = [ops.exp(x - largest) for x in scores]  # (B, N, T, S) each
-        total = sum(ops.sum(x, axis=-1, keepdims=True) for x in shares)
-        heads = sum(
-            small_product(ops.cast(share, values.dtype), values)
-            for share, (_, values, _) in zip(shares, blocks, strict=True)
-        )
-        heads = heads / ops.cast(total, heads.dtype)  # (B, N, T, H)
+        heads = _attend_jointly(scores, [values for _, values, _ in blocks])
         return self.output_projection(self._join_heads(heads, as_rows=True))
 
     def get_config(self):
@@ -306,7 +294,7 @@ class MultiHeadAttention(Layer):
             "use_bias": self.use_bias,
         }
 
-    def _split_heads(self, x, head_dim, length):
+    def _split_heads(self, x, head_dim, length=None):
         """Makes `(B, N, T, H)` of `(B, T, N H)`, or of rows `(B T, N H)`."""
         length = size(x, 1) if length is None else length
         if _is_known_as(length, 1):  # nothing to transpose
@@ -315,7 +303,7 @@ class MultiHeadAttention(Layer):
         x = ops.reshape(x, (batch_size, length, self.num_heads, head_dim))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, heads, as_rows):
+    def _join_heads(self, heads, as_rows=False):
         """Makes `(B, T, N H)` of `(B, N, T, H)`, or rows `(B T, N H)`."""
         length = size(heads, 2)
         if not _is_known_as(length, 1):
@@ -324,6 +312,33 @@ class MultiHeadAttention(Layer):
         if as_rows:
             return ops.reshape(heads, (-1, units))
         return ops.reshape(heads, (_batch_size(heads, length), length, units))
+
+
+def _attend_jointly(scores, values):
+    """Weights values by one softmax over all blocks.
+
+    Args:
+        scores: Of each block, `(B, N, T, S)`.
+        values: Of each block, `(B, N, S, H)`.
+
+    Returns:
+        Float tensor `(B, N, T, H)`.
+    """
+    if len(scores) == 1:
+        weights = _softmax(scores[0], small_softmax)
+        return small_product(ops.cast(weights, values[0].dtype), values[0])
+    # The blocks are not joined, which would copy them: their exponentials, and
+    # the values weighted by these, are summed, and divided at the end.
+    largest = functools.reduce(
+        ops.maximum, [ops.max(x, axis=-1, keepdims=True) for x in scores]
+    )
+    shares = [ops.exp(x - largest) for x in scores]
+    total = sum(ops.sum(x, axis=-1, keepdims=True) for x in shares)
+    heads = sum(
+        small_product(ops.cast(share, of_block.dtype), of_block)
+        for share, of_block in zip(shares, values, strict=True)
+    )
+    return heads / ops.cast(total, heads.dtype)
 
 
 def _batch_size(x, length):

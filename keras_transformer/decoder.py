@@ -260,20 +260,15 @@ class DecoderLayer(Layer):
             write_slice(kept, position * num_slots, new)
             for kept, new in zip(cache, keys_and_values, strict=True)
         )
-        if past is None:
-            y, _ = self.self_attention.attend(
-                y, *cache, visible, length=num_slots
-            )
-        else:
-            y = self.self_attention.attend_blocks(
-                y, [past, (*cache, visible)], num_slots
-            )
+        blocks = [(*cache, visible)]
+        if past is not None:
+            blocks = [past, *blocks]
+        y = self.self_attention.attend_in_step(y, blocks, num_slots)
         x = self.self_attention_add_norm(x, y)
         # 2. Cross-attention over the source.
         y = self.cross_attention_add_norm.before(x)
-        y, _ = self.cross_attention.attend(
-            y, *encoded_cache, encoded_visible, length=num_slots
-        )
+        blocks = [(*encoded_cache, encoded_visible)]
+        y = self.cross_attention.attend_in_step(y, blocks, num_slots)
         x = self.cross_attention_add_norm(x, y)
         # 3. Feed-forward network.
         y = self.feed_forward(self.feed_forward_add_norm.before(x))
