@@ -14,106 +14,89 @@ from keras_transformer.special_tokens import PAD_TOKEN_ID
 def check_positive(**sizes: int):
     """Raises unless every named size is an integer of at least 1."""
     _check_fits_int64(**sizes)
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(
-                f"`{name}` must be at least 1. Received: {name}={size}."
-            )
+    _check_each(sizes, lambda size: size >= 1, "be at least 1")
 
 
 def check_not_negative(**sizes: int):
     """Raises unless every named size is an integer of at least 0."""
     _check_fits_int64(**sizes)
-    for name, size in sizes.items():
-        if size < 0:
-            raise ValueError(
-                f"`{name}` must not be negative. Received: {name}={size}."
-            )
+    _check_each(sizes, lambda size: size >= 0, "not be negative")
 
 
 def check_integer(**values: int):
     """Raises unless every named value is an integer."""
-    for name, value in values.items():
-        if not isinstance(value, numbers.Integral) or isinstance(value, bool):
-            raise TypeError(
-                f"`{name}` must be an integer. Received: {name}={value!r} of "
-                f"type {type(value).__name__}."
-            )
+    _check_types(
+        values,
+        lambda x: isinstance(x, numbers.Integral) and not isinstance(x, bool),
+        "an integer",
+    )
 
 
 def check_number(**values: float):
     """Raises unless every named value is a number."""
-    for name, value in values.items():
-        # Backends know no fractions, nor does JSON.
-        is_refused = isinstance(value, (bool, fractions.Fraction))
-        if is_refused or not isinstance(value, numbers.Real):
-            raise TypeError(
-                f"`{name}` must be a number. Received: {name}={value!r} of "
-                f"type {type(value).__name__}."
-            )
+    # Backends know no fractions, nor does JSON.
+    refused = bool, fractions.Fraction
+    _check_types(
+        values,
+        lambda x: isinstance(x, numbers.Real) and not isinstance(x, refused),
+        "a number",
+    )
 
 
 def check_flag(**flags: bool):
     """Raises unless every named flag is `True` or `False`."""
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise TypeError(
-                f"`{name}` must be True or False. Received: {name}={flag!r} of "
-                f"type {type(flag).__name__}."
-            )
+    _check_types(flags, lambda x: isinstance(x, bool), "True or False")
 
 
 def check_share(**shares: float):
     """Raises unless every named share is a number in `[0, 1)`."""
     check_number(**shares)
-    for name, share in shares.items():
-        if not 0 <= share < 1:
-            raise ValueError(
-                f"`{name}` must be in [0, 1). Received: {name}={share}."
-            )
+    _check_each(shares, lambda share: 0 <= share < 1, "be in [0, 1)")
 
 
 def check_positive_share(**shares: float):
     """Raises unless every named share is a number in `(0, 1]`."""
     check_number(**shares)
-    for name, share in shares.items():
-        if not 0 < share <= 1:
-            raise ValueError(
-                f"`{name}` must be in (0, 1]. Received: {name}={share}."
-            )
+    _check_each(shares, lambda share: 0 < share <= 1, "be in (0, 1]")
 
 
 def check_positive_number(**values: float):
     """Raises unless every named value is a finite number greater than 0."""
     check_finite(**values)
-    for name, number in values.items():
-        if number <= 0:
-            raise ValueError(
-                f"`{name}` must be greater than 0. Received: {name}={number}."
-            )
+    _check_each(values, lambda number: number > 0, "be greater than 0")
 
 
 def check_not_negative_number(**values: float):
     """Raises unless every named value is a finite number of at least 0."""
     check_finite(**values)
-    for name, number in values.items():
-        if number < 0:
-            raise ValueError(
-                f"`{name}` must not be negative. Received: {name}={number}."
-            )
+    _check_each(values, lambda number: number >= 0, "not be negative")
 
 
 def check_finite(**values: float):
     """Raises unless every named value is a finite number."""
     check_number(**values)
-    for name, number in values.items():
-        try:
-            is_finite = math.isfinite(number)
-        except OverflowError:  # an integer that no float holds
-            is_finite = False
-        if not is_finite:
-            raise ValueError(
-                f"`{name}` must be finite. Received: {name}={number}."
+    _check_each(values, _is_finite, "be finite")
+
+
+def _is_finite(number):
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer that no float holds
+        return False
+
+
+def _check_each(values, is_right, rule):
+    for name, value in values.items():
+        if not is_right(value):
+            raise ValueError(f"`{name}` must {rule}. Received: {name}={value}.")
+
+
+def _check_types(values, is_right, described):
+    for name, value in values.items():
+        if not is_right(value):
+            raise TypeError(
+                f"`{name}` must be {described}. Received: {name}={value!r} of "
+                f"type {type(value).__name__}."
             )
 
 
@@ -364,8 +347,4 @@ def check_padding_last(name: str, ids: np.ndarray):
 def _check_fits_int64(**sizes: int):
     """Raises unless every named size is an integer that backends hold."""
     check_integer(**sizes)
-    for name, size in sizes.items():
-        if size >= 2**63:
-            raise ValueError(
-                f"`{name}` must be less than 2^63. Received: {name}={size}."
-            )
+    _check_each(sizes, lambda size: size < 2**63, "be less than 2^63")

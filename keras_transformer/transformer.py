@@ -397,14 +397,44 @@ class Transformer(Freezable, keras.Model):
         return super().__call__(_with_ids(inputs), *args, **kwargs)
 
     def call(self, inputs, training=None):
-        count = self._num_parts() if training else 1
-        sides = (split_rows(ids, count) for ids in _checked_sides(inputs))
-        with self._one_embedding_gradient(training):
+        sides = _checked_sides(inputs)
+        if training:
+            return self._logits_in_parts(*sides)
+        return self._logits(*sides)
+
+    def _logits(self, source_ids, target_ids, training=False):
+        x = self._decode(source_ids, target_ids, training=training)
+        return self.project(x)  # (B, T, V)
+
+    def _decode(
+        self,
+        source_ids,
+        target_ids,
+        training=None,
+        return_attention_scores=False,
+    ):
+        encoded = self.encode(source_ids, training=training)  # (B, S, D)
+        x = self.target_positions(self.target_embedding(target_ids))
+        x = self.embedding_dropout(x, training=training)
+        return self.decoder(
+            x,
+            encoded,
+            padding_mask=padding_mask(target_ids),
+            encoded_mask=padding_mask(source_ids),
+            training=training,
+            return_attention_scores=return_attention_scores,
+        )
+
+    def _logits_in_parts(self, source_ids, target_ids):
+        """Computes a batch to train with: in one part, or one on each core."""
+        count = self._num_parts()
+        sides = split_rows(source_ids, count), split_rows(target_ids, count)
+        with self._one_embedding_gradient():
             parts = [
-                self._logits(source_ids, target_ids, training)
-                for source_ids, target_ids in zip(*sides, strict=True)
+                self._logits(*part, training=True)
+                for part in zip(*sides, strict=True)
             ]
-        return join_logits(parts)  # (B, T, V)
+        return join_logits(parts)
 
     def compute_output_shape(self, inputs_shape):
         """The shape `(B, T, V)`, from the shapes of the ids by name."""
@@ -938,38 +968,15 @@ class Transformer(Freezable, keras.Model):
         # What a subclass adds, such as a loss, may need the whole batch.
         return parts_at_once() if type(self) is Transformer else 1
 
-    def _one_embedding_gradient(self, training):
+    def _one_embedding_gradient(self):
         """Lets the uses of a tied embedding share one gradient, if they may.
 
         A subclass may look up embeddings in a branch or a loop.
         """
         is_tied = self.output_projection is None
-        if training and is_tied and type(self) is Transformer:
+        if is_tied and type(self) is Transformer:
             return self.target_embedding.one_gradient()
         return contextlib.nullcontext()
-
-    def _logits(self, source_ids, target_ids, training):
-        x = self._decode(source_ids, target_ids, training=training)
-        return self.project(x)  # (B, T, V)
-
-    def _decode(
-        self,
-        source_ids,
-        target_ids,
-        training=None,
-        return_attention_scores=False,
-    ):
-        encoded = self.encode(source_ids, training=training)  # (B, S, D)
-        x = self.target_positions(self.target_embedding(target_ids))
-        x = self.embedding_dropout(x, training=training)
-        return self.decoder(
-            x,
-            encoded,
-            padding_mask=padding_mask(target_ids),
-            encoded_mask=padding_mask(source_ids),
-            training=training,
-            return_attention_scores=return_attention_scores,
-        )
 
 
 def _with_ids(inputs):
