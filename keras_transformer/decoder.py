@@ -39,6 +39,10 @@ class DecoderLayer(Layer):
     Keras masks on `inputs` and `encoded` are honoured; the one on `inputs`
     passes through.
 
+    A subclass may have another feed-forward network: its `feed_forward_class`
+    is then a subclass of `FeedForward`, which computes each position alone,
+    whatever axes come before the last.
+
     Args:
         num_heads: Number `N` of attention heads; `h` in the paper.
         hidden_dim: Size `D` of input and output; `d_model` in the paper.
@@ -90,6 +94,8 @@ class DecoderLayer(Layer):
     (2, 5, 8)
     """
 
+    feed_forward_class = FeedForward
+
     def __init__(
         self,
         num_heads: int,
@@ -130,7 +136,7 @@ class DecoderLayer(Layer):
         self.cross_attention = MultiHeadAttention(
             name="cross_attention", **attention
         )
-        self.feed_forward = FeedForward(
+        self.feed_forward = self.feed_forward_class(
             hidden_dim=hidden_dim,
             intermediate_dim=intermediate_dim,
             activation=activation,

@@ -29,6 +29,10 @@ class EncoderLayer(Layer):
 
     A Keras mask on `inputs` is honoured and passes through.
 
+    A subclass may have another feed-forward network: its `feed_forward_class`
+    is then a subclass of `FeedForward`, which computes each position alone,
+    whatever axes come before the last.
+
     Args:
         num_heads: Number `N` of attention heads; `h` in the paper.
         hidden_dim: Size `D` of input and output; `d_model` in the paper.
@@ -81,6 +85,8 @@ class EncoderLayer(Layer):
     (2, 7, 8)
     """
 
+    feed_forward_class = FeedForward
+
     def __init__(
         self,
         num_heads: int,
@@ -116,7 +122,7 @@ class EncoderLayer(Layer):
             name="self_attention",
             **common,
         )
-        self.feed_forward = FeedForward(
+        self.feed_forward = self.feed_forward_class(
             hidden_dim=hidden_dim,
             intermediate_dim=intermediate_dim,
             activation=activation,

@@ -14,6 +14,7 @@ WITH_SNIPPETS = (
     "README.md",
     "docs/translating.md",
     "docs/training.md",
+    "docs/extending.md",
     "docs/serving.md",
 )
 DOCUMENTS = [

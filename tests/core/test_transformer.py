@@ -373,6 +373,68 @@ def test_a_subclass_may_have_layers_of_its_own(tmp_path, rematerialize):
     np.testing.assert_allclose(again(inputs), expected, rtol=1e-5, atol=1e-6)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class GatedFeedForward(kt.FeedForward):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gate = keras.layers.Dense(
+            self.intermediate_dim, name="gate", dtype=self.dtype_policy
+        )
+
+    def build(self, inputs_shape):
+        self.gate.build(inputs_shape)
+        super().build(inputs_shape)
+
+    def call(self, inputs, training=None):
+        x = self.inner(inputs) * self.gate(inputs)
+        return self.outer(self.inner_dropout(x, training=training))
+
+
+def test_a_subclass_may_have_a_feed_forward_network_of_its_own(tmp_path):
+    class EncoderLayer(kt.EncoderLayer):
+        feed_forward_class = GatedFeedForward
+
+    class DecoderLayer(kt.DecoderLayer):
+        feed_forward_class = GatedFeedForward
+
+    class Encoder(kt.Encoder):
+        layer_class = EncoderLayer
+
+    class Decoder(kt.Decoder):
+        layer_class = DecoderLayer
+
+    @keras.saving.register_keras_serializable(package="tests")
+    class Gated(kt.Transformer):
+        encoder_class = Encoder
+        decoder_class = Decoder
+
+    plain = small_model()
+    model = Gated.from_config(plain.get_config())
+    assert len(model.weights) == len(plain.weights) + 2 * 2 * len(
+        plain.encoder.layers
+    )
+    ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
+    # Step by step as all at once.
+    targets, scores = model.generate(ids, max_length=T, jit_compile=False)
+    _, expected = model.score(ids, targets, jit_compile=False)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    layer = model.encoder.layers[0].feed_forward
+    without = kt.FeedForward.from_config(layer.get_config())
+    without.build((None, D))
+    for mine, its in (
+        (without.inner, layer.inner),
+        (without.outer, layer.outer),
+    ):
+        mine.set_weights(its.get_weights())
+    layer.gate.set_weights([np.zeros((D, F)), np.ones(F)])  # open
+    x = np.random.default_rng(3).normal(size=(2, D))
+    np.testing.assert_allclose(layer(x), without(x), rtol=1e-5, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    inputs = {"source_ids": ids, "target_ids": model.decoder_inputs(ids)}
+    np.testing.assert_allclose(again(inputs), model(inputs), atol=1e-6)
+
+
 def test_a_layer_that_would_never_train_is_refused():
     class Unnamed(kt.EncoderLayer):
         def call(self, inputs, **options):
