@@ -39,9 +39,11 @@ class DecoderLayer(Layer):
     Keras masks on `inputs` and `encoded` are honoured; the one on `inputs`
     passes through.
 
-    A subclass may have another feed-forward network: its `feed_forward_class`
-    is then a subclass of `FeedForward`, which computes each position alone,
-    whatever axes come before the last.
+    A subclass may have another attention and feed-forward network: its
+    `attention_class` is then a subclass of `MultiHeadAttention`, with an
+    `attend_in_step` that does what its `attend` does, and its
+    `feed_forward_class` one of `FeedForward`, which computes each position
+    alone, whatever axes come before the last.
 
     Args:
         num_heads: Number `N` of attention heads; `h` in the paper.
@@ -94,6 +96,7 @@ class DecoderLayer(Layer):
     (2, 5, 8)
     """
 
+    attention_class = MultiHeadAttention
     feed_forward_class = FeedForward
 
     def __init__(
@@ -130,10 +133,10 @@ class DecoderLayer(Layer):
             "use_bias": attention_bias,
             **common,
         }
-        self.self_attention = MultiHeadAttention(
+        self.self_attention = self.attention_class(
             name="self_attention", **attention
         )
-        self.cross_attention = MultiHeadAttention(
+        self.cross_attention = self.attention_class(
             name="cross_attention", **attention
         )
         self.feed_forward = self.feed_forward_class(
@@ -143,6 +146,11 @@ class DecoderLayer(Layer):
             dropout=feed_forward_dropout,
             name="feed_forward",
             **common,
+        )
+        attentions = [self.self_attention, self.cross_attention]
+        check_takes_training([*attentions, self.feed_forward])
+        check_decodes_as_trained(
+            attentions, ("call", "attend"), "attend_in_step"
         )
         self.self_attention_add_norm = AddNorm(
             dropout, normalize_first, name="self_attention_add_norm", **common
@@ -445,6 +453,10 @@ class Decoder(Layer):
         inputs_mask=None,
     ):
         padding_mask = first_given(padding_mask, inputs_mask)
+        # Layers of one's own need not have an argument that is not used.
+        returned = (
+            {"return_attention_scores": True} if return_attention_scores else {}
+        )
         x = inputs
         scores = []
         for layer in self.layers:
@@ -456,14 +468,28 @@ class Decoder(Layer):
                 encoded,
                 padding_mask=padding_mask,
                 encoded_mask=encoded_mask,
-                return_attention_scores=return_attention_scores,
                 training=training,
+                **returned,
             )
             if return_attention_scores:
                 x, weights = x
                 scores.append(weights)
         x = self.final_norm(x)
         return (x, scores) if return_attention_scores else x
+
+    @property
+    def takes_past(self) -> bool:
+        """Whether `step` may get a `past`.
+
+        To a layer, `position` is a place in the cache, which is that in the
+        target only where the cache has all positions; a layer of one's own may
+        compute with it.
+        """
+        return type(self).step is Decoder.step and all(
+            type(layer).step is DecoderLayer.step
+            and type(layer.self_attention) is MultiHeadAttention
+            for layer in self.layers
+        )
 
     def start_cache(self, batch_size, max_length, num_slots=1):
         """Makes room for keys and values.

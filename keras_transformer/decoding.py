@@ -338,9 +338,8 @@ class DecodingLoop:
 
         For small models, attending to both takes longer than copying one.
         """
-        return (
-            is_litert_graph() and self.model.hidden_dim >= LEAST_DIM_WITH_PAST
-        )
+        is_large = self.model.hidden_dim >= LEAST_DIM_WITH_PAST
+        return is_litert_graph() and is_large and self.model.decoder.takes_past
 
     def _first_position(self, decoding):
         """The first position that the cache holds."""

@@ -29,9 +29,9 @@ class EncoderLayer(Layer):
 
     A Keras mask on `inputs` is honoured and passes through.
 
-    A subclass may have another feed-forward network: its `feed_forward_class`
-    is then a subclass of `FeedForward`, which computes each position alone,
-    whatever axes come before the last.
+    A subclass may have another attention and feed-forward network: its
+    `attention_class` is then a subclass of `MultiHeadAttention`, and its
+    `feed_forward_class` one of `FeedForward`.
 
     Args:
         num_heads: Number `N` of attention heads; `h` in the paper.
@@ -85,6 +85,7 @@ class EncoderLayer(Layer):
     (2, 7, 8)
     """
 
+    attention_class = MultiHeadAttention
     feed_forward_class = FeedForward
 
     def __init__(
@@ -112,7 +113,7 @@ class EncoderLayer(Layer):
             normalize_first=normalize_first, attention_bias=attention_bias
         )
         common = {"dtype": self.dtype_policy}
-        self.self_attention = MultiHeadAttention(
+        self.self_attention = self.attention_class(
             num_heads=num_heads,
             hidden_dim=hidden_dim,
             key_dim=key_dim,
@@ -130,6 +131,7 @@ class EncoderLayer(Layer):
             name="feed_forward",
             **common,
         )
+        check_takes_training([self.self_attention, self.feed_forward])
         self.self_attention_add_norm = AddNorm(
             dropout, normalize_first, name="self_attention_add_norm", **common
         )

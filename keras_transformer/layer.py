@@ -26,6 +26,12 @@ class Freezable:
     """
 
     def __init__(self, *, frozen=(), **kwargs):
+        dtype = kwargs.get("dtype")
+        if isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
+            # Keras saves no policy of a map that has no default of its own.
+            kwargs["dtype"] = keras.dtype_policies.DTypePolicyMap(
+                dtype.default_policy.name, dict(dtype)
+            )
         super().__init__(**kwargs)
         if self.dtype_policy.quantization_mode:
             raise ValueError(
@@ -136,36 +142,41 @@ def check_takes_training(layers):
     for layer in layers:
         if "training" not in inspect.signature(layer.call).parameters:
             raise TypeError(
-                "`call` of a layer in a stack must name the argument "
+                "`call` of a layer within another must name the argument "
                 "`training`, which Keras hands on by its name. Received: that "
                 f"of {type(layer).__name__}, which does not."
             )
 
 
-def check_decodes_as_trained(layers):
-    """Raises `TypeError` if a class changes `call`, but not `step`.
+def check_decodes_as_trained(layers, trained=("call",), step="step"):
+    """Raises `TypeError` if a class changes how it trains, not how it decodes.
 
-    What it computes in training would not be what it decodes with.
+    Args:
+        layers: A decoder and its layers, or their attentions.
+        trained: The methods that compute whole targets.
+        step: The method that computes one position.
     """
     for layer in layers:
         kinds = type(layer).__mro__
-        of_call, of_step = (
-            next((kind for kind in kinds if name in vars(kind)), None)
-            for name in ("call", "step")
-        )
+
+        def owner(name, kinds=kinds):
+            return next((kind for kind in kinds if name in vars(kind)), None)
+
+        of_step = owner(step)
         if of_step is None:
             raise TypeError(
-                "A layer of a decoder must have a `step`, which decodes. "
+                f"A layer of a decoder must have a `{step}`, which decodes. "
                 f"Received: {type(layer).__name__}, which has none."
             )
-        if kinds.index(of_call) < kinds.index(of_step):
-            raise TypeError(
-                "A decoder, or a layer of one, that overrides `call` must "
-                "override `step` too, which decodes. Received: "
-                f"{of_call.__name__}, which overrides `call` alone. If that "
-                "changes nothing in decoding, say so with `step = "
-                f"{of_step.__name__}.step`."
-            )
+        for name in trained:
+            if kinds.index(owner(name)) < kinds.index(of_step):
+                raise TypeError(
+                    f"A decoder, or a layer of one, that overrides `{name}` "
+                    f"must override `{step}` too, which decodes. Received: "
+                    f"{owner(name).__name__}, which does not. If that changes "
+                    f"nothing in decoding, say so with `{step} = "
+                    f"{of_step.__name__}.{step}`."
+                )
 
 
 def check_not_quantized(layer):

@@ -88,12 +88,12 @@ class Transformer(Freezable, keras.Model):
     The model is built when it is created: `summary()` and `count_params()`
     work at once.
 
-    A subclass that computes something else overrides `encode` or `project`,
-    which `generate` and the exports to SavedModel and LiteRT call as well.
-    These never call `call`, but `score` does. What was compiled is compiled
-    again when a number or a string that is a public attribute of the model
-    changes; for anything else, make another model. One with other layers has
-    subclasses of `Encoder` and `Decoder` as `encoder_class` and
+    A subclass that computes something else overrides `encode`, `embed_targets`
+    or `project`, which `generate` and the exports to SavedModel and LiteRT call
+    as well. These never call `call`, but `score` does. What was compiled is
+    compiled again when a number or a string that is a public attribute of the
+    model changes; for anything else, make another model. One with other layers
+    has subclasses of `Encoder` and `Decoder` as `encoder_class` and
     `decoder_class`. CTranslate2 supports only this class itself.
 
     Args:
@@ -378,19 +378,40 @@ class Transformer(Freezable, keras.Model):
         super().build(inputs_shape)
 
     def build_all(self):
-        """Builds the layers of a subclass that only a call builds."""
-        if not all(layer.built for layer in self._flatten_layers()):
-            ids = keras.KerasTensor((None, None), "int32")
-            try:
-                self({"source_ids": ids, "target_ids": ids})
-            except Exception as error:
-                late = [x.name for x in self._flatten_layers() if not x.built]
-                raise ValueError(
-                    "The layers that a subclass adds must be built by a call "
-                    "on 'source_ids' and 'target_ids' alone, or in its "
-                    "`__init__`, as by `layer.build((None,))`. Received: "
-                    f"{late} not built, and the call raised: {error}"
-                ) from error
+        """Builds the layers of a subclass that only a call builds.
+
+        Raises:
+            ValueError: If the call fails, or has not built a layer of the
+                model, which could not be loaded.
+        """
+        if all(layer.built for layer in self._flatten_layers()):
+            return
+        rule = (
+            "The layers that a subclass adds must be built by a call on "
+            "'source_ids' and 'target_ids' alone, or in its `__init__`, as by "
+            "`layer.build((None,))`. Received: "
+        )
+        ids = keras.KerasTensor((None, None), "int32")
+        try:
+            self({"source_ids": ids, "target_ids": ids})
+        except Exception as error:
+            late = [x.name for x in self._flatten_layers() if not x.built]
+            raise ValueError(
+                f"{rule}{late} not built, and the call raised: {error}"
+            ) from error
+        late = [layer.name for layer in self._layers if not layer.built]
+        if late:
+            raise ValueError(f"{rule}{late}, which the call does not build.")
+
+    def load_weights(self, filepath, *args, **kwargs):
+        """Like `keras.Model.load_weights`, of all layers."""
+        self.build_all()
+        super().load_weights(filepath, *args, **kwargs)
+
+    def set_weights(self, weights):
+        """Like `keras.Model.set_weights`, of all layers."""
+        self.build_all()
+        super().set_weights(weights)
 
     def __call__(self, inputs, *args, **kwargs):
         # Before other arguments are matched.
@@ -414,7 +435,7 @@ class Transformer(Freezable, keras.Model):
         return_attention_scores=False,
     ):
         encoded = self.encode(source_ids, training=training)  # (B, S, D)
-        x = self.target_positions(self.target_embedding(target_ids))
+        x = self.embed_targets(target_ids)
         x = self.embedding_dropout(x, training=training)
         return self.decoder(
             x,
@@ -498,12 +519,29 @@ class Transformer(Freezable, keras.Model):
         return padding_mask(inputs["target_ids"])
 
     def encode(self, source_ids, training=None):
-        """Computes `encoded` `(B, S, D)` from source ids `(B, S)` int32."""
+        """Computes `encoded` `(B, S, D)` from source ids `(B, S)` int32.
+
+        As many vectors as ids: the decoder attends to those of real tokens.
+        """
         x = self.source_positions(self.source_embedding(source_ids))
         x = self.embedding_dropout(x, training=training)
         return self.encoder(
             x, padding_mask=padding_mask(source_ids), training=training
         )
+
+    def embed_targets(self, target_ids, start_position=0):
+        """Computes what goes into the decoder, but for its dropout.
+
+        Args:
+            target_ids: Int32 tensor `(B, T)`; in a step of decoding `(B W, 1)`.
+            start_position: The position of the first, an integer or a scalar
+                int32 tensor.
+
+        Returns:
+            Float tensor `(B, T, D)`, of tokens and their positions.
+        """
+        x = self.target_embedding(target_ids)
+        return self.target_positions(x, start_position=start_position)
 
     def project(self, x):
         """Computes logits, the last axis `V` wide, from decoder output."""
@@ -592,10 +630,8 @@ class Transformer(Freezable, keras.Model):
         Returns:
             Float tensor `(B, W, D)` and the cache for the next step.
         """
-        x = self.target_embedding(token_ids)  # (B, W, D)
         # All hypotheses are at the same position, the only one of `(B W, 1)`.
-        x = ops.reshape(x, (-1, 1, self.hidden_dim))
-        x = self.target_positions(x, start_position=position)
+        x = self.embed_targets(ops.reshape(token_ids, (-1, 1)), position)
         x = ops.reshape(x, (-1, token_ids.shape[1], self.hidden_dim))
         return self.decoder.step(
             x, position, cache, encoded_cache, encoded_mask, ancestry, past

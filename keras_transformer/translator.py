@@ -356,12 +356,15 @@ class Translator:
             TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If the model is quantised, has LoRA or an activation
                 that is not registered, or a weight is not a finite number; if
-                the class of model or search is not registered; or if `path`
-                is an address, such as `gs://`.
+                the class of model or search is not registered, or its
+                configuration does not make the search again; or if `path` is
+                an address, such as `gs://`.
         """
         check_flag(overwrite=overwrite)
         check_describable(self.model)
         check_registered(model=self.model, search=self.search)
+        search = keras.saving.serialize_keras_object(self.search)
+        deserialized(Search, search, "`search`")  # as `load` will
         self._check_tokenizers()
         weights = named_weights(self.model)
         check_finite_weights(weights.items())
@@ -377,7 +380,7 @@ class Translator:
             {
                 "keras_transformer": __version__,
                 "model": model,
-                "search": keras.saving.serialize_keras_object(self.search),
+                "search": search,
             },
             overwrite,
         )

@@ -975,6 +975,22 @@ def test_classes_must_be_registered_to_be_saved(tokenizer, tmp_path):
             translator.save(tmp_path / "other")
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class SearchWithoutConfig(kt.GreedySearch):
+    def __init__(self, margin):
+        super().__init__()
+        self.margin = margin
+
+
+def test_a_search_must_come_back_to_be_saved(tokenizer, tmp_path):
+    model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
+    translator = kt.Translator(model, tokenizer, search=SearchWithoutConfig(2))
+    message = "`search` must describe what can be rec.*: SearchWithoutConfig"
+    with pytest.raises(ValueError, match=message):
+        translator.save(tmp_path / "saved")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     "activation", [lambda x: 2 * x, double, functools.partial(double)]
 )

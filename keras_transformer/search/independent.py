@@ -4,6 +4,7 @@ import abc
 from typing import Any
 from typing import NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -111,7 +112,7 @@ class IndependentSearch(Search):
             return token_ids, value, value
         logits = ops.cast(logits, "float32")
         allowed = constrain(logits)
-        token_ids = self.choose(allowed, position, problem)
+        token_ids = _as_chosen(self.choose(allowed, position, problem))
         # `constrain` has left the forced token alone; a `choose` of one's own
         # may still take another.
         if problem.prefix_ids is not None:
@@ -130,6 +131,18 @@ class IndependentSearch(Search):
             or len(self.forbidden_token_ids) > 0
             or problem.min_lengths is not None
         )
+
+
+def _as_chosen(token_ids):
+    """The ids `(B, W)` that `choose` has returned, as int32, or raises."""
+    dtype = keras.backend.standardize_dtype(token_ids.dtype)
+    shape = tuple(token_ids.shape)
+    if not keras.backend.is_int_dtype(dtype) or len(shape) != 2:
+        raise ValueError(
+            "`choose` must return ids, int32 of shape (B, W). Received: "
+            f"{dtype} of shape {shape}."
+        )
+    return ops.cast(token_ids, "int32")
 
 
 class _Targets(NamedTuple):

@@ -147,7 +147,13 @@ def _check_model(model):
 
 def _check_layers(model):
     """Raises if a subclass has added weights, or computes differently."""
-    computing = ("encode", "project", "decode_step", "decode_step_vectors")
+    computing = (
+        "encode",
+        "embed_targets",
+        "project",
+        "decode_step",
+        "decode_step_vectors",
+    )
     for name in computing:
         if getattr(type(model), name) is not getattr(Transformer, name):
             raise ValueError(

@@ -352,6 +352,23 @@ def test_ids_and_logits_may_be_of_other_dtypes(search):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("change", "received"),
+    [
+        (lambda ids: ids[:, :, None], r"int32 of shape \(\d+, 1, 1\)"),
+        (lambda ids: ops.cast(ids, "float32"), r"float32 of shape \(\d+, 1\)"),
+    ],
+)
+def test_what_is_chosen_must_be_ids(change, received):
+    class Other(kt.GreedySearch):
+        def choose(self, logits, position, problem):
+            return change(super().choose(logits, position, problem))
+
+    message = rf"`choose` must return ids.* Received: {received}"
+    with pytest.raises(ValueError, match=message):
+        run(Other(), table_step(table_of(3, seed=4)), [1, 4], [3, 3])
+
+
 def test_a_prefix_is_kept_whatever_is_chosen():
     class SecondBest(kt.GreedySearch):
         def choose(self, logits, position, problem):

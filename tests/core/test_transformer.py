@@ -447,6 +447,130 @@ def test_a_layer_that_would_never_train_is_refused():
         Stack(1, N, D, F)
 
 
+def test_sublayers_that_would_never_train_are_refused():
+    class Unnamed(kt.FeedForward):
+        def call(self, inputs):
+            return super().call(inputs)
+
+    class EncoderLayer(kt.EncoderLayer):
+        feed_forward_class = Unnamed
+
+    class DecoderLayer(kt.DecoderLayer):
+        feed_forward_class = Unnamed
+
+    for kind in (EncoderLayer, DecoderLayer):
+        with pytest.raises(TypeError, match="must name .*`training`.*Unnamed"):
+            kind(N, D, F)
+
+
+class Sharper(kt.MultiHeadAttention):
+    """Attends to twice the scores."""
+
+    def attend(self, query, *arguments):
+        return super().attend(2 * query, *arguments)
+
+    def attend_in_step(self, query, *arguments):
+        return super().attend_in_step(2 * query, *arguments)
+
+
+def test_a_subclass_may_have_an_attention_of_its_own():
+    class EncoderLayer(kt.EncoderLayer):
+        attention_class = Sharper
+
+    class DecoderLayer(kt.DecoderLayer):
+        attention_class = Sharper
+
+    class Encoder(kt.Encoder):
+        layer_class = EncoderLayer
+
+    class Decoder(kt.Decoder):
+        layer_class = DecoderLayer
+
+    class Sharp(kt.Transformer):
+        encoder_class = Encoder
+        decoder_class = Decoder
+
+    plain = small_model(tie_source=False)
+    model = Sharp.from_config(plain.get_config())
+    model.set_weights(plain.get_weights())
+    ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
+    targets, scores = model.generate(ids, max_length=T, jit_compile=False)
+    _, expected = model.score(ids, targets, jit_compile=False)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    assert not model.decoder.takes_past and plain.decoder.takes_past
+    for stack in (plain.encoder, plain.decoder):
+        for layer in stack.layers:
+            attentions = [layer.self_attention]
+            if stack is plain.decoder:
+                attentions.append(layer.cross_attention)
+            for attention in attentions:
+                kernel = attention.query_projection.kernel
+                kernel.assign(2 * kernel)
+    _, doubled = plain.score(ids, targets, jit_compile=False)
+    np.testing.assert_allclose(doubled, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["call", "attend"])
+def test_an_attention_must_decode_as_it_is_trained(name):
+    Half = type(
+        "Half",
+        (kt.MultiHeadAttention,),
+        {name: getattr(kt.MultiHeadAttention, name)},
+    )
+
+    class DecoderLayer(kt.DecoderLayer):
+        attention_class = Half
+
+    message = (
+        f"overrides `{name}` must override `attend_in_step` too.*: Half, which "
+        "does not.*`attend_in_step = MultiHeadAttention.attend_in_step`"
+    )
+    with pytest.raises(TypeError, match=message):
+        DecoderLayer(N, D, F)
+
+
+def test_targets_may_be_embedded_in_another_way():
+    class Counting(kt.Transformer):
+        def embed_targets(self, target_ids, start_position=0):
+            places = ops.arange(ops.shape(target_ids)[1], dtype="int32")
+            steps = ops.cast(start_position + places + target_ids, "float32")
+            x = super().embed_targets(target_ids, start_position)
+            return x + ops.expand_dims(steps, -1) * ops.arange(float(D))
+
+    plain = small_model()
+    model = Counting.from_config(plain.get_config())
+    model.set_weights(plain.get_weights())
+    ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
+    targets, scores = model.generate(ids, max_length=T, jit_compile=False)
+    _, expected = model.score(ids, targets, jit_compile=False)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    _, others = plain.score(ids, targets, jit_compile=False)
+    assert np.all(np.abs(others - scores) > 1e-2)
+
+
+def test_layers_of_a_decoder_need_not_return_attention():
+    class Plain(kt.DecoderLayer):
+        def call(
+            self,
+            inputs,
+            encoded,
+            padding_mask=None,
+            encoded_mask=None,
+            training=None,
+        ):
+            return super().call(
+                inputs, encoded, padding_mask, encoded_mask, training=training
+            )
+
+        step = kt.DecoderLayer.step
+
+    class Stack(kt.Decoder):
+        layer_class = Plain
+
+    x = np.random.default_rng(3).normal(size=(1, T, D))
+    assert Stack(1, N, D, F)(x, x).shape == (1, T, D)
+
+
 def test_what_is_trained_must_be_what_is_decoded_with():
     class Half(kt.DecoderLayer):
         def call(self, inputs, encoded, training=None):
@@ -765,6 +889,9 @@ def test_parts_may_have_other_dtypes(part, policy, of_part):
         name = of_part if re.fullmatch(pattern, path) else policy
         assert dtype == keras.dtype_policies.get(name).compute_dtype, path
     assert len(set(found.values())) == 2
+    again = kt.Transformer.from_config(mixed.get_config())
+    for layer in again._flatten_layers(include_self=False):
+        assert not layer.path or found[layer.path] == layer.compute_dtype
     plain.set_weights(mixed.get_weights())
     ids = random_ids()
     expected = ops.convert_to_numpy(plain(ids))
@@ -774,6 +901,16 @@ def test_parts_may_have_other_dtypes(part, policy, of_part):
     target_ids, scores = mixed.generate(ids["source_ids"], max_length=T)
     token_scores, _ = mixed.score(ids["source_ids"], target_ids)
     np.testing.assert_allclose(scores, token_scores.sum(axis=1), rtol=0.05)
+
+
+def test_dtypes_of_parts_come_back_without_a_default():
+    policies = keras.dtype_policies.DTypePolicyMap()
+    policies[".*decoder.*"] = keras.dtype_policies.get("mixed_bfloat16")
+    model = kt.Transformer(V, **SIZES, dtype=policies)
+    again = kt.Transformer.from_config(model.get_config())
+    for made in (model, again):
+        assert made.encoder.layers[0].compute_dtype == "float32"
+        assert made.decoder.layers[0].compute_dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(("source", "target"), [(0, T), (S, 0), (0, 0)])
@@ -894,6 +1031,38 @@ def test_layers_of_further_inputs_are_not_needed_to_generate():
     found, _ = model.generate(random_ids()["source_ids"], max_length=4)
     assert found.shape == (B, 4)
     assert not model.of_domain.built
+
+
+class MayReadMore(ReadsMore):
+    def call(self, inputs, training=None):
+        if "domain" in inputs:
+            return super().call(inputs, training)
+        return kt.Transformer.call(self, inputs, training)
+
+
+def test_what_loading_would_not_build_is_told():
+    model = MayReadMore(V, **SIZES)
+    ids = random_ids()
+    model({**ids, "domain": np.ones((B, 1, 1), "float32")})
+    message = r"built by a call .* Received: \['dense.*'\], which the call "
+    with pytest.raises(ValueError, match=message):
+        MayReadMore.from_config(model.get_config())
+
+
+def test_weights_of_layers_that_build_late_are_loaded(tmp_path):
+    config = {**small_model().get_config(), "name": "late"}
+    model = BuildsLate.from_config(config)
+    model.adapter.set_weights([np.eye(D), np.ones(D)])
+    path = tmp_path / "model.weights.h5"
+    model.save_weights(path)
+    for give in (
+        lambda new: new.load_weights(path),
+        lambda new: new.set_weights(model.get_weights()),
+    ):
+        new = BuildsLate(**config)
+        assert not new.adapter.built
+        give(new)
+        np.testing.assert_array_equal(new.adapter.bias, np.ones(D))
 
 
 def test_model_can_be_cloned():

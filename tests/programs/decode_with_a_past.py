@@ -3,6 +3,7 @@
 Targets end early, late, and at the end of a cache.
 """
 
+import keras
 import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
@@ -12,19 +13,45 @@ from keras_transformer import decoding
 from keras_transformer.serving.litert import convert_function
 from keras_transformer.serving.litert_weights import Weights
 
-model = kt.Transformer(
-    97,
-    num_layers=2,
-    num_heads=2,
-    hidden_dim=decoding.LEAST_DIM_WITH_PAST,
-    intermediate_dim=32,
-)
-for variable in model.trainable_variables:
-    if variable.ndim == 2:
-        variable.assign(2 * variable.numpy())
+
+class Climbing(kt.DecoderLayer):
+    """A layer that computes with the position."""
+
+    def call(self, inputs, *arguments, training=None, **masks):
+        positions = keras.ops.arange(inputs.shape[1], dtype="float32") / 50
+        inputs = inputs + positions[:, None]
+        return super().call(inputs, *arguments, training=training, **masks)
+
+    def step(self, inputs, position, *arguments):
+        inputs = inputs + keras.ops.cast(position, "float32") / 50
+        return super().step(inputs, position, *arguments)
+
+
+class ClimbingDecoder(kt.Decoder):
+    layer_class = Climbing
+
+
+class ClimbingTransformer(kt.Transformer):
+    decoder_class = ClimbingDecoder
+
+
 source_ids = np.random.default_rng(3).integers(4, 97, (9, 12), "int32")
 lengths = np.array([50, 3, 17, 33, 16, 1, 32, 49, 48], "int32")
 limits = {"min_lengths": lengths, "max_lengths": lengths}
+
+
+def make_model(kind):
+    model = kind(
+        97,
+        num_layers=2,
+        num_heads=2,
+        hidden_dim=decoding.LEAST_DIM_WITH_PAST,
+        intermediate_dim=32,
+    )
+    for variable in model.trainable_variables:
+        if variable.ndim == 2:
+            variable.assign(2 * variable.numpy())
+    return model
 
 
 def translate_ids(source_ids, lengths):
@@ -33,7 +60,12 @@ def translate_ids(source_ids, lengths):
     return {"target_ids": found.target_ids, "scores": found.scores}
 
 
-for search in (kt.GreedySearch(), kt.BeamSearch(3, num_hypotheses=2)):
+plain, climbing = map(make_model, (kt.Transformer, ClimbingTransformer))
+for model, search in (
+    (plain, kt.GreedySearch()),
+    (plain, kt.BeamSearch(3, num_hypotheses=2)),
+    (climbing, kt.GreedySearch()),
+):
     decode = decoding.DecodingLoop(model, search)
     ids = tf.TensorSpec([None, None], tf.int32, name="source_ids")
     vector = tf.TensorSpec([None], tf.int32, name="lengths")

@@ -572,6 +572,13 @@ class Mirrored(kt.Transformer):
         return -x, cache
 
 
+class Scaled(kt.Transformer):
+    """Embeds in a way of its own."""
+
+    def embed_targets(self, *args, **kwargs):
+        return 2 * super().embed_targets(*args, **kwargs)
+
+
 class OwnEncoder(kt.Encoder):
     """May compute anything with the same weights."""
 
@@ -593,6 +600,7 @@ class WithOwnDecoder(kt.Transformer):
     [
         (WithOwnEncoder, "only the layers of `Transformer`.*a OwnEncoder"),
         (WithOwnDecoder, "only the layers of `Transformer`.*a OwnDecoder"),
+        (Scaled, "a Scaled with a `embed_targets` of its own"),
         (Mirrored, "a Mirrored with a `decode_step_vectors` of its own"),
         (Cooler, "compute as `Transformer` does.*a Cooler with a `project` of"),
         (WithBias, "have only the layers of `Transformer`.*WithBias with .*b"),
