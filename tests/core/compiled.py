@@ -16,14 +16,16 @@ if keras.backend.backend() == "jax":
     # Loops of `keras.ops` run in Python, one step after another.
     loops_in_python = jax.disable_jit
 
-    # `compile` as fast as this backend allows for a single step.
-    COMPILE = {"jit_compile": True}
+    # `compile` as fast as this backend allows for a single step: in a graph,
+    # and where it is not the step that is tested.
+    COMPILE = AT_ONCE = {"jit_compile": True}
 else:
     import tensorflow as tf
 
     traced = tf.function
     loops_in_python = contextlib.nullcontext
     COMPILE = {"jit_compile": False}
+    AT_ONCE = {"run_eagerly": True}  # to trace a step takes seconds
 
     def of_any_size(function, rank, dtype):
         spec = tf.TensorSpec([None] * rank, dtype)

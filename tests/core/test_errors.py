@@ -15,6 +15,7 @@ from keras_transformer.input_checks import check_not_of_rows
 from keras_transformer.layer_norm import LayerNormalization
 from keras_transformer.system.paths import check_file
 
+from .compiled import AT_ONCE
 from .compiled import of_any_size
 from .compiled import traced
 from .layers import B
@@ -490,7 +491,7 @@ def test_fit_compares_weights_with_labels(shape):
 
 def test_training_needs_labels():
     model = make_model()
-    model.compile("sgd", kt.LabelSmoothedCrossentropy())
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(), **AT_ONCE)
     model.fit(IDS, LABELS, verbose=0)
     for call in (model.fit, model.evaluate, model.train_on_batch):
         with raises(ValueError, "`y` must be the labels `(B, T)`, the targets"):
@@ -557,7 +558,7 @@ def test_numbers_too_large_for_float16_are_found():
 
 def test_labels_follow_the_targets():
     model = make_model()
-    model.compile("sgd", kt.LabelSmoothedCrossentropy())
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(), **AT_ONCE)
     with pytest.warns(
         UserWarning, match="`y` should be the ids that follow"
     ) as warned:
@@ -579,7 +580,7 @@ def test_labels_follow_the_targets():
 )
 def test_losses_of_probabilities_are_a_warning(loss, is_warned):
     model = make_model()
-    model.compile("sgd", loss)
+    model.compile("sgd", loss, **AT_ONCE)
     warns = contextlib.nullcontext()
     if is_warned:
         warns = pytest.warns(UserWarning, match="`loss` should be of logits")
@@ -616,7 +617,7 @@ class LossThatKeeps(keras.losses.Loss):
 def test_a_loss_of_rows_is_refused(loss):
     """Keras would multiply it by the weights of tokens, along a wrong axis."""
     model = make_model()
-    model.compile("sgd", loss)
+    model.compile("sgd", loss, **AT_ONCE)
     with raises(
         ValueError, "`loss` must give a number for each token, `(B, T)`"
     ):
@@ -627,7 +628,7 @@ def test_a_loss_of_rows_is_refused(loss):
             return ops.mean(loss_of_rows(y, y_pred))
 
     model = OfRows(V, **STACK)
-    model.compile("sgd", loss)
+    model.compile("sgd", loss, **AT_ONCE)
     model.fit(IDS, LABELS, verbose=0)
     expected = ops.mean(loss_of_rows(LABELS, model(IDS)))
     found = model.evaluate(IDS, LABELS, verbose=0)
@@ -660,7 +661,7 @@ def test_a_loss_may_be_of_the_batch_or_want_more_than_a_rank(size):
         return ops.mean(loss_of_rows(labels, logits))
 
     model = make_model()
-    model.compile("sgd", loss)
+    model.compile("sgd", loss, **AT_ONCE)
     model.fit(IDS, LABELS, B, verbose=0)
     found = model.evaluate(IDS, LABELS, B, verbose=0)
     np.testing.assert_allclose(found, loss(LABELS, model(IDS)), rtol=1e-4)
@@ -677,7 +678,7 @@ def test_fit_refuses_weights_of_classes():
 
 def test_training_on_a_batch_refuses_weights_of_classes():
     model = make_model()
-    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), **AT_ONCE)
     with raises(ValueError, "`class_weight` must be `None`: a row has"):
         model.train_on_batch(IDS, LABELS, class_weight={4: 2.0})
     loss = model.train_on_batch(IDS, LABELS, np.ones(B), return_dict=True)
@@ -686,7 +687,7 @@ def test_training_on_a_batch_refuses_weights_of_classes():
 
 def test_evaluate_and_predict_check_ids():
     model = make_model()
-    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), **AT_ONCE)
     wrong = {**IDS, "source_ids": np.full((B, S), V, "int32")}
     with raises(ValueError, "`source_ids` must be in [0, 13)"):
         model.evaluate(wrong, LABELS, verbose=0)
@@ -951,7 +952,7 @@ def test_fit_takes_a_keras_dataset():
             return IDS, LABELS
 
     model = make_model()
-    model.compile(loss=kt.LabelSmoothedCrossentropy())
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), **AT_ONCE)
     history = model.fit(Batches(), shuffle=False, verbose=0)
     assert np.isfinite(history.history["loss"][0])
 

@@ -22,6 +22,7 @@ from keras_transformer.training import loss as loss_module
 from keras_transformer.training.loss import smoothed_crossentropy
 
 from . import reference
+from .compiled import AT_ONCE
 from .compiled import COMPILE
 from .compiled import gradient
 from .compiled import traced
@@ -241,7 +242,7 @@ def test_losses_of_keras_leave_out_padding(output_bias, reduction):
     loss = keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction=reduction
     )
-    model.compile("sgd", loss, **COMPILE)
+    model.compile("sgd", loss, **AT_ONCE)
     logits = model(inputs)
     each = smoothed_crossentropy(labels, logits)
     expected = np.mean(ops.convert_to_numpy(each)[real])
@@ -710,6 +711,7 @@ def test_callbacks_know_which_values_are_better(name, is_better):
     model.compile(
         loss=kt.LabelSmoothedCrossentropy(),
         weighted_metrics=[kt.Perplexity(), kt.TokenAccuracy()],
+        **AT_ONCE,
     )
     stop = keras.callbacks.EarlyStopping(name, patience=1)
     model.fit(LABELS, LABELS, verbose=0, callbacks=[stop])
