@@ -1,5 +1,6 @@
 """What every test stands on: quiet logs, seeds and full float32 precision."""
 
+import functools
 import json
 import os
 import pathlib
@@ -89,6 +90,27 @@ def seed():
 def dtype_policy():
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    """Has `generate`, `score` and `align` compute at once, not trace a graph.
+
+    With TensorFlow, to trace takes longer than a few steps. Elsewhere they do
+    what they always do. Not for a model that tests share: it keeps functions.
+    """
+    from keras_transformer.tensorflow_only.graphs import graph_for
+
+    def run(function, inputs):
+        with graph_for("tensorflow"):
+            tensors = keras.tree.map_structure(keras.ops.array, inputs)
+            found = function(tensors)
+        return keras.tree.map_structure(keras.ops.convert_to_numpy, found)
+
+    monkeypatch.setattr(
+        "keras_transformer.compiled.graph",
+        lambda function, inputs: functools.partial(run, function),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1306,7 +1306,7 @@ def test_search_options_out_of_range(trained, options, message):
     assert_is_one_line(result, message)
 
 
-def test_given_translations_are_scored(trained):
+def test_given_translations_are_scored(untraced, trained):
     files = (trained.source, trained.target)
     result = run("score", trained.folder, *files, "--tokens")
     assert result.code == 0

@@ -210,7 +210,7 @@ def test_marian_says_so_itself(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_marian(tmp_path, kind):
+def test_scores_are_those_of_marian(untraced, tmp_path, kind):
     path = write_model(tmp_path, **of_kind(kind))
     translator = kt.Translator.from_marian(path)
     totals, _ = translator.score(SOURCES, TARGETS)
@@ -228,7 +228,7 @@ def test_translations_are_those_of_marian(tmp_path):
     assert search.forbidden_token_ids == (1,)  # which Marian never chooses
 
 
-def test_files_beside_the_settings_come_first(tmp_path):
+def test_files_beside_the_settings_come_first(untraced, tmp_path):
     """Not those of the folder that Marian was started in, which may be new."""
     arrays = random_arrays(MODEL)
     arrays["decoder_ff_logit_out_b"] += 1
@@ -248,7 +248,7 @@ def test_files_beside_the_settings_come_first(tmp_path):
     assert abs(totals - SCORES["usual"]).max() > 0.1
 
 
-def test_an_opus_model_has_its_vocabulary_in_another_file(tmp_path):
+def test_an_opus_model_has_its_vocabulary_in_another_file(untraced, tmp_path):
     """Its rows are of any order, and one names a language."""
     order = np.random.RandomState(1).permutation(2 + len(PIECES))
     arrays = random_arrays(MODEL)

@@ -505,7 +505,7 @@ def test_columns_of_padding_do_not_count():
     assert not found[:, S:].any() and not found[:, :, S:].any()
 
 
-def test_tokens_of_any_layer_are_aligned():
+def test_tokens_of_any_layer_are_aligned(untraced):
     model = kt.Transformer(V, **{**SIZES, "num_layers": 2})
     source_ids = np.array([[4, 5, 6, 3, 0], [0] * 5])
     target_ids = np.array([[7, 8, 3, 0], [7, 3, 0, 0]])

@@ -384,7 +384,7 @@ def test_special_tokens_must_be_in_the_vocabulary(name):
         make_model(**{name: "</s>"})
 
 
-def test_sources_need_no_special_tokens_of_targets():
+def test_sources_need_no_special_tokens_of_targets(untraced):
     """Vocabularies of one's own may have them last, and be of two sizes."""
     special = {"start_token_id": V - 2, "end_token_id": V - 1}
     model = make_model(source_vocabulary_size=5, **special)
@@ -506,7 +506,7 @@ def test_training_needs_labels():
     ids=["greedy", "beam", "sampling"],
 )
 @pytest.mark.parametrize("return_scores", [True, False])
-def test_a_search_needs_numbers(search, return_scores):
+def test_a_search_needs_numbers(untraced, search, return_scores):
     model = make_model()
     ids = np.array([[0, 0], [4, 3]])
     options = {
@@ -528,14 +528,14 @@ def test_a_search_needs_numbers(search, return_scores):
 
 
 @pytest.mark.parametrize("make", [kt.GreedySearch, kt.BeamSearch])
-def test_constraints_that_leave_no_token_are_no_error(make):
+def test_constraints_that_leave_no_token_are_no_error(untraced, make):
     search = make(forbidden_token_ids=range(V))
     target_ids, scores = make_model().generate([[4, 3]], search)
     assert target_ids.shape == (1, 0)
     assert scores == [-np.inf]
 
 
-def test_numbers_are_looked_for_in_all_rows_without_tokens():
+def test_numbers_are_looked_for_in_all_rows_without_tokens(untraced):
     """A target without tokens may have a reason in one row, NaN in another."""
     model = make_model(source_vocabulary_size=V)
     vectors = model.source_embedding.embeddings
@@ -546,7 +546,7 @@ def test_numbers_are_looked_for_in_all_rows_without_tokens():
         model.generate([[4, 3], [5, 3]], search)
 
 
-def test_numbers_too_large_for_float16_are_found():
+def test_numbers_too_large_for_float16_are_found(untraced):
     model = make_model(dtype="float16")
     ids = np.array([[4, 3]])
     assert model.generate(ids, max_length=2)[0].size
@@ -1083,7 +1083,7 @@ def test_prefixes_must_be_without_the_start():
         make_model().score([[4, 3], [5, 3]], [[4, 3, 0], [2, 4, 3]])
 
 
-def test_prefixes_must_have_nothing_behind_the_end():
+def test_prefixes_must_have_nothing_behind_the_end(untraced):
     message = (
         "`target_prefix_ids` must have nothing after the end token, 3. "
         "Received: more in row 1."

@@ -339,7 +339,9 @@ class WithOwnLayers(kt.Transformer):
 
 
 @pytest.mark.parametrize("rematerialize", [False, True])
-def test_a_subclass_may_have_layers_of_its_own(tmp_path, rematerialize):
+def test_a_subclass_may_have_layers_of_its_own(
+    untraced, tmp_path, rematerialize
+):
     plain = small_model(num_layers=2, rematerialize=rematerialize, dropout=0.5)
     config = plain.get_config()
     config.pop("name")
@@ -833,7 +835,7 @@ def test_weights_are_shared_only_where_asked(options, matrices):
     assert added == (matrices - V) * D
 
 
-def test_each_side_has_its_own_vocabulary():
+def test_each_side_has_its_own_vocabulary(untraced):
     model = kt.Transformer(V, source_vocabulary_size=V + 6, **SIZES)
     ids = random_ids()
     ids["source_ids"][0, 0] = V + 5
@@ -877,7 +879,7 @@ def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
     ("policy", "of_part"),
     [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")],
 )
-def test_parts_may_have_other_dtypes(part, policy, of_part):
+def test_parts_may_have_other_dtypes(untraced, part, policy, of_part):
     policies = keras.dtype_policies.DTypePolicyMap(default_policy=policy)
     pattern = f"transformer/{part}"
     policies[pattern] = keras.dtype_policies.get(of_part)
@@ -980,7 +982,7 @@ def test_weights_alone_round_trip(tmp_path):
     [{"vocabulary_size": V, **SIZES}, MODEL],
     ids=["tied", "untied"],
 )
-def test_keras_file_translates_as_before(tmp_path, arguments):
+def test_keras_file_translates_as_before(untraced, tmp_path, arguments):
     model = kt.Transformer(**arguments)
     source_ids = random_ids()["source_ids"]
     target_ids, scores = model.generate(source_ids, max_length=T)
