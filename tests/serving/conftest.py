@@ -60,6 +60,9 @@ def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     translator = make_small_translator()
     translator.save(folder / "translator")
+    # As after training; an export leaves it out.
+    translator.model.compile("adam", "mse", jit_compile=False)
+    translator.model.optimizer.build(translator.model.variables)
     translator.export_saved_model(folder / "exported" / "1")
     return types.SimpleNamespace(
         translator=translator,
