@@ -879,7 +879,7 @@ def test_embedded_tokens_are_dropped_on_both_sides(monkeypatch):
     ("policy", "of_part"),
     [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32")],
 )
-def test_parts_may_have_other_dtypes(untraced, part, policy, of_part):
+def test_parts_may_have_other_dtypes(part, policy, of_part):
     policies = keras.dtype_policies.DTypePolicyMap(default_policy=policy)
     pattern = f"transformer/{part}"
     policies[pattern] = keras.dtype_policies.get(of_part)
