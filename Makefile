@@ -17,14 +17,14 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow -rs
 
-# The core on its second backend, which would compile longer than it runs; less
-# long without fusions, if XLA knows that flag, as it ends the program otherwise.
+# The core on its second backend, without optimisations, which would take longer
+# than the tests; without fusions too, where XLA knows the flag: others end it.
 NO_FUSIONS := --xla_cpu_use_fusion_emitters=false
 
 test-jax: $(VENV)/installed
 	export KERAS_BACKEND=jax JAX_DISABLE_MOST_OPTIMIZATIONS=1; \
-	XLA_FLAGS=$(NO_FUSIONS) $(BIN)/python -c "import jax; jax.devices()" 2>/dev/null \
-		&& export XLA_FLAGS=$(NO_FUSIONS); \
+	XLA_FLAGS="$$XLA_FLAGS $(NO_FUSIONS)" $(BIN)/python -c "import jax; jax.devices()" 2>/dev/null \
+		&& export XLA_FLAGS="$$XLA_FLAGS $(NO_FUSIONS)"; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadscope -m "not slow" tests/core
 
 # PyTorch as a backend, and as what Marian's weights are compared with.

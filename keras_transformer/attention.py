@@ -50,7 +50,7 @@ def _scaled(query):
 
 
 def _masked(scores, mask):
-    """Adds `MASKED_SCORE`, in float32, or in float64 where that is the policy.
+    """Adds `MASKED_SCORE` where the mask is false, in float32 or float64.
 
     Args:
         scores: Float tensor `(B, N, T, S)`.

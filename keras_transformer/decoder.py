@@ -84,7 +84,9 @@ class DecoderLayer(Layer):
 
     Raises:
         TypeError: If a size is not an integer, a share not a number, a flag
-            not a bool, or a mask not a tensor.
+            not a bool, or a mask not a tensor; if the `call` of a sublayer does
+            not name `training`, or an attention overrides `call` or `attend`,
+            but not `attend_in_step`.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `activation` none that `FeedForward` takes, `inputs`
             not `D` wide, `encoded` `None`, or a mask has the wrong shape.
@@ -452,6 +454,7 @@ class Decoder(Layer):
         training=None,
         inputs_mask=None,
     ):
+        check_flag(return_attention_scores=return_attention_scores)
         padding_mask = first_given(padding_mask, inputs_mask)
         # Layers of one's own need not have an argument that is not used.
         returned = (

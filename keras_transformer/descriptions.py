@@ -3,11 +3,16 @@
 import keras
 
 from keras_transformer.layer import check_not_quantized
+from keras_transformer.transformer import Transformer
 
 
 def check_describable(model):
     """Raises `ValueError` unless configuration and weights describe all."""
     check_not_quantized(model)
+    if type(model) is not Transformer:
+        # Fails where it would fail to be loaded: layers may be built by now
+        # that nothing will build then.
+        type(model).from_config(model.get_config())
     for layer in model._flatten_layers():
         if not _can_be_read(getattr(layer, "activation", None)):
             raise ValueError(

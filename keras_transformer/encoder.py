@@ -74,7 +74,8 @@ class EncoderLayer(Layer):
 
     Raises:
         TypeError: If a size is not an integer, a share not a number, a flag
-            not a bool, or a mask not a tensor.
+            not a bool, or a mask not a tensor; or if the `call` of a sublayer
+            does not name `training`.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `activation` none that `FeedForward` takes, `inputs`
             not `D` wide, or a mask has the wrong shape.

@@ -28,7 +28,7 @@ class Freezable:
     def __init__(self, *, frozen=(), **kwargs):
         dtype = kwargs.get("dtype")
         if isinstance(dtype, keras.dtype_policies.DTypePolicyMap):
-            # Keras saves no policy of a map that has no default of its own.
+            # A copy, as Keras saves no policy of a map without a default.
             kwargs["dtype"] = keras.dtype_policies.DTypePolicyMap(
                 dtype.default_policy.name, dict(dtype)
             )
@@ -165,18 +165,23 @@ def check_decodes_as_trained(layers, trained=("call",), step="step"):
         of_step = owner(step)
         if of_step is None:
             raise TypeError(
-                f"A layer of a decoder must have a `{step}`, which decodes. "
-                f"Received: {type(layer).__name__}, which has none."
+                f"A part of a decoder must have the method `{step}`, which "
+                f"decodes. Received: {type(layer).__name__}, which has none."
             )
-        for name in trained:
-            if kinds.index(owner(name)) < kinds.index(of_step):
+        for kind, name in ((owner(name), name) for name in trained):
+            if kind and kinds.index(kind) < kinds.index(of_step):
                 raise TypeError(
-                    f"A decoder, or a layer of one, that overrides `{name}` "
-                    f"must override `{step}` too, which decodes. Received: "
-                    f"{owner(name).__name__}, which does not. If that changes "
-                    f"nothing in decoding, say so with `{step} = "
+                    f"A part of a decoder that overrides `{name}` must "
+                    f"override `{step}` too, which decodes. Received: "
+                    f"{kind.__name__}, which does not. If that changes nothing "
+                    f"in decoding, say so with `{step} = "
                     f"{of_step.__name__}.{step}`."
                 )
+
+
+def builds_weights(layer) -> bool:
+    """Whether a class has a `build` of its own, which may make weights."""
+    return type(layer).build is not keras.layers.Layer.build
 
 
 def check_not_quantized(layer):

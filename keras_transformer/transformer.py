@@ -32,6 +32,7 @@ from keras_transformer.input_checks import check_training_data
 from keras_transformer.input_checks import is_dataset
 from keras_transformer.input_checks import warn_of_probabilities
 from keras_transformer.layer import Freezable
+from keras_transformer.layer import builds_weights
 from keras_transformer.masking import padding_mask
 from keras_transformer.positional_encoding import LAYOUTS
 from keras_transformer.positional_encoding import LearnedPositionalEncoding
@@ -41,6 +42,7 @@ from keras_transformer.search import search_or_greedy
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
+from keras_transformer.tensorflow_only.devices import strategy_scope
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.threads import parts_at_once
 from keras_transformer.tensors.product import add_bias
@@ -381,8 +383,8 @@ class Transformer(Freezable, keras.Model):
         """Builds the layers of a subclass that only a call builds.
 
         Raises:
-            ValueError: If the call fails, or has not built a layer of the
-                model, which could not be loaded.
+            ValueError: If the call fails, or does not build a layer of the
+                model that may have weights, which could not be loaded.
         """
         if all(layer.built for layer in self._flatten_layers()):
             return
@@ -393,24 +395,31 @@ class Transformer(Freezable, keras.Model):
         )
         ids = keras.KerasTensor((None, None), "int32")
         try:
-            self({"source_ids": ids, "target_ids": ids})
+            with strategy_scope(self):
+                self({"source_ids": ids, "target_ids": ids})
         except Exception as error:
             late = [x.name for x in self._flatten_layers() if not x.built]
             raise ValueError(
                 f"{rule}{late} not built, and the call raised: {error}"
             ) from error
-        late = [layer.name for layer in self._layers if not layer.built]
+        late = [
+            layer.name
+            for layer in self._layers
+            if not layer.built and (layer._layers or builds_weights(layer))
+        ]
         if late:
             raise ValueError(f"{rule}{late}, which the call does not build.")
 
     def load_weights(self, filepath, *args, **kwargs):
-        """Like `keras.Model.load_weights`, of all layers."""
-        self.build_all()
+        """Like `keras.Model.load_weights`; builds what builds late first."""
+        with contextlib.suppress(ValueError):
+            self.build_all()
         super().load_weights(filepath, *args, **kwargs)
 
     def set_weights(self, weights):
-        """Like `keras.Model.set_weights`, of all layers."""
-        self.build_all()
+        """Like `keras.Model.set_weights`; builds what builds late first."""
+        with contextlib.suppress(ValueError):
+            self.build_all()
         super().set_weights(weights)
 
     def __call__(self, inputs, *args, **kwargs):
@@ -421,9 +430,9 @@ class Transformer(Freezable, keras.Model):
         sides = _checked_sides(inputs)
         if training:
             return self._logits_in_parts(*sides)
-        return self._logits(*sides)
+        return self._logits(*sides, training=training)
 
-    def _logits(self, source_ids, target_ids, training=False):
+    def _logits(self, source_ids, target_ids, training):
         x = self._decode(source_ids, target_ids, training=training)
         return self.project(x)  # (B, T, V)
 

@@ -356,9 +356,9 @@ class Translator:
             TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If the model is quantised, has LoRA or an activation
                 that is not registered, or a weight is not a finite number; if
-                the class of model or search is not registered, or its
-                configuration does not make the search again; or if `path` is
-                an address, such as `gs://`.
+                the class of model or search is not registered, or it cannot
+                be made again from its configuration; or if `path` is an
+                address, such as `gs://`.
         """
         check_flag(overwrite=overwrite)
         check_describable(self.model)

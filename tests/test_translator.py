@@ -982,6 +982,31 @@ class SearchWithoutConfig(kt.GreedySearch):
         self.margin = margin
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class WithDomains(kt.Transformer):
+    """A layer of it is built by a further input alone."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.domains = keras.layers.Dense(1)
+
+    def call(self, inputs, training=None):
+        logits = super().call(inputs, training)
+        if "domain" in inputs:
+            logits += self.domains(inputs["domain"])
+        return logits
+
+
+def test_a_model_must_come_back_to_be_saved(tokenizer, tmp_path):
+    model = WithDomains(tokenizer.vocabulary_size, **SIZES)
+    ids = np.array([[4, 3]])
+    model({"source_ids": ids, "target_ids": ids, "domain": np.ones((1, 1, 1))})
+    translator = kt.Translator(model, tokenizer)
+    with pytest.raises(ValueError, match="must be built by a call .*dense"):
+        translator.save(tmp_path / "saved")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_search_must_come_back_to_be_saved(tokenizer, tmp_path):
     model = kt.Transformer(tokenizer.vocabulary_size, **SIZES)
     translator = kt.Translator(model, tokenizer, search=SearchWithoutConfig(2))

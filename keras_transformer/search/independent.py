@@ -8,6 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.checks import check_axes
+from keras_transformer.checks import check_same_sizes
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.logits import log_probabilities
 from keras_transformer.search.screening import ScreenedLogits
@@ -35,7 +37,8 @@ class IndependentSearch(Search):
             problem: The `Problem`.
 
         Returns:
-            The ids of the tokens, int32 `(B, W)`.
+            The ids of the tokens, int32 `(B, W)`. Others are a `TypeError`, and
+            other shapes a `ValueError`.
         """
 
     def start(self, problem):
@@ -112,7 +115,8 @@ class IndependentSearch(Search):
             return token_ids, value, value
         logits = ops.cast(logits, "float32")
         allowed = constrain(logits)
-        token_ids = _as_chosen(self.choose(allowed, position, problem))
+        chosen = self.choose(allowed, position, problem)
+        token_ids = _as_ids(chosen, allowed.shape[:2])
         # `constrain` has left the forced token alone; a `choose` of one's own
         # may still take another.
         if problem.prefix_ids is not None:
@@ -133,16 +137,17 @@ class IndependentSearch(Search):
         )
 
 
-def _as_chosen(token_ids):
-    """The ids `(B, W)` that `choose` has returned, as int32, or raises."""
-    dtype = keras.backend.standardize_dtype(token_ids.dtype)
-    shape = tuple(token_ids.shape)
-    if not keras.backend.is_int_dtype(dtype) or len(shape) != 2:
-        raise ValueError(
-            "`choose` must return ids, int32 of shape (B, W). Received: "
-            f"{dtype} of shape {shape}."
+def _as_ids(chosen, shape):
+    """What `choose` has returned, as int32 of a shape `(B, W)`, or raises."""
+    chosen = ops.convert_to_tensor(chosen)
+    dtype = keras.backend.standardize_dtype(chosen.dtype)
+    if not keras.backend.is_int_dtype(dtype):
+        raise TypeError(
+            f"`choose` must return ids, int32 (B, W). Received: {dtype}."
         )
-    return ops.cast(token_ids, "int32")
+    check_axes("choose(...)", chosen, (2,), "(B, W)")
+    check_same_sizes("choose(...)", chosen.shape, tuple(shape))
+    return ops.cast(chosen, "int32")
 
 
 class _Targets(NamedTuple):

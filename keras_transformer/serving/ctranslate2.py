@@ -158,8 +158,8 @@ def _check_layers(model):
         if getattr(type(model), name) is not getattr(Transformer, name):
             raise ValueError(
                 "The model must compute as `Transformer` does, which is what "
-                f"CTranslate2 computes. Received: a {type(model).__name__} "
-                f"with a `{name}` of its own."
+                f"CTranslate2 computes. Received: a {type(model).__name__}, "
+                f"which overrides `{name}`."
             )
     for stack, kinds in (
         (model.encoder, (Encoder, EncoderLayer)),

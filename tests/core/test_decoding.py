@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import itertools
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from keras_transformer.weights import named_weights
 from .compiled import COMPILE
 from .copying import END
 from .copying import START
+from .layers import B
 from .layers import D
 from .layers import F
 from .layers import N
@@ -467,6 +469,31 @@ def test_no_sources_have_no_targets_by_any_search(copying_model, search):
     )
     assert target_ids.shape[:-1] == scores.shape
     assert len(scores) == 0
+
+
+def test_what_is_kept_in_blocks_is_attended_to_as_one():
+    random = np.random.default_rng(5)
+    layer = kt.MultiHeadAttention(N, D)
+    layer.build((None, None, D), (None, None, D))
+    query, value = random.normal(size=(2, B, S, D)).astype("float32")
+    keys, values = layer.keys_and_values(value)
+    mask = random.random((B, 1, S)) < 0.5
+    mask[:, :, 0] = True
+    expected, _ = layer.attend(query, keys, values, mask)
+    rows = ops.reshape(query, (B * S, D))
+    for ends in ([S], [1, S], [2, 3, S]):
+        blocks = [
+            (
+                keys[:, :, start:end],
+                values[:, :, start:end],
+                mask[..., start:end],
+            )
+            for start, end in itertools.pairwise([0, *ends])
+        ]
+        found = layer.attend_in_step(rows, blocks, S)
+        np.testing.assert_allclose(
+            ops.reshape(found, (B, S, D)), expected, rtol=1e-5, atol=1e-5
+        )
 
 
 def test_columns_of_padding_do_not_count():

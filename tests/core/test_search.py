@@ -353,20 +353,21 @@ def test_ids_and_logits_may_be_of_other_dtypes(search):
 
 
 @pytest.mark.parametrize(
-    ("change", "received"),
+    ("change", "error", "message"),
     [
-        (lambda ids: ids[:, :, None], r"int32 of shape \(\d+, 1, 1\)"),
-        (lambda ids: ops.cast(ids, "float32"), r"float32 of shape \(\d+, 1\)"),
+        (lambda ids: ids[:, :, None], ValueError, r"shape \(B, W\).*, 3, 1\)"),
+        (lambda ids: ids[:, :1], ValueError, r"shape \(.*, 3\).* 1\)"),
+        (lambda ids: ops.cast(ids, "float32"), TypeError, "ids, .*: float32"),
     ],
 )
-def test_what_is_chosen_must_be_ids(change, received):
-    class Other(kt.GreedySearch):
+def test_what_is_chosen_must_be_ids(change, error, message):
+    class Other(kt.Sampling):
         def choose(self, logits, position, problem):
             return change(super().choose(logits, position, problem))
 
-    message = rf"`choose` must return ids.* Received: {received}"
-    with pytest.raises(ValueError, match=message):
-        run(Other(), table_step(table_of(3, seed=4)), [1, 4], [3, 3])
+    search = Other(num_hypotheses=3)
+    with pytest.raises(error, match=rf"`choose.*{message}"):
+        run(search, table_step(table_of(3, seed=4)), [1, 4], [3, 3])
 
 
 def test_a_prefix_is_kept_whatever_is_chosen():

@@ -468,6 +468,19 @@ def test_sublayers_that_would_never_train_are_refused():
         with pytest.raises(TypeError, match="must name .*`training`.*Unnamed"):
             kind(N, D, F)
 
+    class Attention(kt.MultiHeadAttention):
+        def call(self, query, value):
+            return super().call(query, value)
+
+        attend_in_step = kt.MultiHeadAttention.attend_in_step
+
+    EncoderLayer.feed_forward_class = kt.FeedForward
+    DecoderLayer.feed_forward_class = kt.FeedForward
+    for kind in (EncoderLayer, DecoderLayer):
+        kind.attention_class = Attention
+        with pytest.raises(TypeError, match="`training`.*that of Attention"):
+            kind(N, D, F)
+
 
 class Sharper(kt.MultiHeadAttention):
     """Attends to twice the scores."""
@@ -547,9 +560,12 @@ def test_targets_may_be_embedded_in_another_way():
     model = Counting.from_config(plain.get_config())
     model.set_weights(plain.get_weights())
     ids = 4 + np.arange(2 * S).reshape(2, S) % (V - 4)
-    targets, scores = model.generate(ids, max_length=T, jit_compile=False)
-    _, expected = model.score(ids, targets, jit_compile=False)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    for search in (None, kt.BeamSearch(3, length_penalty=0.0)):
+        targets, scores = model.generate(
+            ids, search, max_length=T, jit_compile=False
+        )
+        _, expected = model.score(ids, targets, jit_compile=False)
+        np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
     _, others = plain.score(ids, targets, jit_compile=False)
     assert np.all(np.abs(others - scores) > 1e-2)
 
@@ -622,7 +638,7 @@ def test_what_is_trained_must_be_what_is_decoded_with():
             return inputs
 
     HalfDecoder.layer_class = Other
-    with pytest.raises(TypeError, match="must have a `step`.*: Other, which "):
+    with pytest.raises(TypeError, match="method `step`, .*: Other, which "):
         HalfDecoder(1, N, D, F)
 
 
@@ -1053,6 +1069,27 @@ def test_what_loading_would_not_build_is_told():
     message = r"built by a call .* Received: \['dense.*'\], which the call "
     with pytest.raises(ValueError, match=message):
         MayReadMore.from_config(model.get_config())
+    model.set_weights(model.get_weights())  # as Keras's callbacks do
+
+
+class Noise(keras.layers.Layer):
+    def call(self, x):
+        return x + keras.random.normal(ops.shape(x))
+
+
+class Noisy(kt.Transformer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.noise = Noise()
+
+    def encode(self, source_ids, training=None):
+        x = super().encode(source_ids, training=training)
+        return self.noise(x) if training else x
+
+
+def test_layers_without_weights_need_not_be_built():
+    model = Noisy.from_config(Noisy(V, **SIZES).get_config())
+    assert not model.noise.built
 
 
 def test_weights_of_layers_that_build_late_are_loaded(tmp_path):

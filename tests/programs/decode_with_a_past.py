@@ -34,6 +34,10 @@ class ClimbingDecoder(kt.Decoder):
 class ClimbingTransformer(kt.Transformer):
     decoder_class = ClimbingDecoder
 
+    def embed_targets(self, target_ids, start_position=0):
+        x = super().embed_targets(target_ids, start_position)
+        return x + keras.ops.cast(start_position, "float32") / 50
+
 
 source_ids = np.random.default_rng(3).integers(4, 97, (9, 12), "int32")
 lengths = np.array([50, 3, 17, 33, 16, 1, 32, 49, 48], "int32")

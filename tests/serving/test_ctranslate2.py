@@ -600,9 +600,12 @@ class WithOwnDecoder(kt.Transformer):
     [
         (WithOwnEncoder, "only the layers of `Transformer`.*a OwnEncoder"),
         (WithOwnDecoder, "only the layers of `Transformer`.*a OwnDecoder"),
-        (Scaled, "a Scaled with a `embed_targets` of its own"),
-        (Mirrored, "a Mirrored with a `decode_step_vectors` of its own"),
-        (Cooler, "compute as `Transformer` does.*a Cooler with a `project` of"),
+        (Scaled, "a Scaled, which overrides `embed_targets`"),
+        (Mirrored, "a Mirrored, which overrides `decode_step_vectors`"),
+        (
+            Cooler,
+            "compute as `Transformer` does.*Cooler, .*overrides `project`",
+        ),
         (WithBias, "have only the layers of `Transformer`.*WithBias with .*b"),
     ],
 )
