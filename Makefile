@@ -17,8 +17,9 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow -rs
 
-# The core on its second backend, without optimisations, which would take longer
-# than the tests; without fusions too, where XLA knows the flag: others end it.
+# The core on its second backend. What it compiles is not optimised, as that would
+# take longer than the tests, nor fused, if XLA knows the flag: it ends a program
+# that passes one it does not know.
 NO_FUSIONS := --xla_cpu_use_fusion_emitters=false
 
 test-jax: $(VENV)/installed

@@ -396,24 +396,23 @@ class GatedFeedForward(kt.FeedForward):
         return self.outer(self.inner_dropout(x, training=training))
 
 
+def with_sublayers(**classes):
+    """A `Transformer` both stacks of which have layers with these classes."""
+
+    def stack(kind, layer):
+        own = type("Own" + layer.__name__, (layer,), classes)
+        return type("Own" + kind.__name__, (kind,), {"layer_class": own})
+
+    stacks = {
+        "encoder_class": stack(kt.Encoder, kt.EncoderLayer),
+        "decoder_class": stack(kt.Decoder, kt.DecoderLayer),
+    }
+    return type("WithSublayers", (kt.Transformer,), stacks)
+
+
 def test_a_subclass_may_have_a_feed_forward_network_of_its_own(tmp_path):
-    class EncoderLayer(kt.EncoderLayer):
-        feed_forward_class = GatedFeedForward
-
-    class DecoderLayer(kt.DecoderLayer):
-        feed_forward_class = GatedFeedForward
-
-    class Encoder(kt.Encoder):
-        layer_class = EncoderLayer
-
-    class Decoder(kt.Decoder):
-        layer_class = DecoderLayer
-
-    @keras.saving.register_keras_serializable(package="tests")
-    class Gated(kt.Transformer):
-        encoder_class = Encoder
-        decoder_class = Decoder
-
+    Gated = with_sublayers(feed_forward_class=GatedFeedForward)
+    keras.saving.register_keras_serializable(package="tests")(Gated)
     plain = small_model()
     model = Gated.from_config(plain.get_config())
     assert len(model.weights) == len(plain.weights) + 2 * 2 * len(
@@ -493,22 +492,7 @@ class Sharper(kt.MultiHeadAttention):
 
 
 def test_a_subclass_may_have_an_attention_of_its_own():
-    class EncoderLayer(kt.EncoderLayer):
-        attention_class = Sharper
-
-    class DecoderLayer(kt.DecoderLayer):
-        attention_class = Sharper
-
-    class Encoder(kt.Encoder):
-        layer_class = EncoderLayer
-
-    class Decoder(kt.Decoder):
-        layer_class = DecoderLayer
-
-    class Sharp(kt.Transformer):
-        encoder_class = Encoder
-        decoder_class = Decoder
-
+    Sharp = with_sublayers(attention_class=Sharper)
     plain = small_model(tie_source=False)
     model = Sharp.from_config(plain.get_config())
     model.set_weights(plain.get_weights())
