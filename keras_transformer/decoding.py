@@ -81,7 +81,7 @@ class _Batch(NamedTuple):
 
     def goes_on(self):
         """Whether a sentence is left."""
-        return ops.greater(ops.shape(self.rows)[0], 0)
+        return ops.greater(size(self.rows, 0), 0)
 
 
 class DecodingLoop:
@@ -140,7 +140,7 @@ class DecodingLoop:
         }
         if "target_prefix_ids" in inputs:
             prefix_ids = inputs["target_prefix_ids"][:, :capacity]
-            rest = capacity - ops.shape(prefix_ids)[1]
+            rest = capacity - size(prefix_ids, 1)
             inputs["target_prefix_ids"] = ops.pad(
                 prefix_ids, ((0, 0), (0, rest))
             )
@@ -150,7 +150,7 @@ class DecodingLoop:
             inputs,
             self.model.decoder.encoded_cache(encoded),
             self.model.decoder.start_cache(
-                ops.shape(source_ids)[0], room, self.search.num_slots
+                size(source_ids, 0), room, self.search.num_slots
             ),
             self.search.start(self._problem(inputs, capacity)),
         )
@@ -163,7 +163,7 @@ class DecodingLoop:
         if max_lengths is None:
             max_lengths = default_max_length(source_lengths)
             if capacity is None:
-                capacity = default_max_length(ops.shape(source_ids)[1])
+                capacity = default_max_length(size(source_ids, 1))
         elif capacity is None:
             capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
         max_lengths = at_most(max_lengths, capacity)
@@ -232,7 +232,7 @@ class DecodingLoop:
         is_compiled = compile_function is not None
         if is_compiled:
             start, advance = compile_function(start), compile_function(advance)
-        batch_size = ops.shape(inputs["source_ids"])[0]
+        batch_size = size(inputs["source_ids"], 0)
         rows = ops.arange(batch_size, dtype="int32")
         none = rows[batch_size:]
         # 0, computed: TensorFlow would make a constant a part of the cache's
@@ -257,7 +257,7 @@ class DecodingLoop:
 
     def _next_segment(self, before, advance, is_compiled):
         """Decodes a segment, and lets the sentences leave that are done."""
-        count = ops.shape(before.rows)[0]
+        count = size(before.rows, 0)
         enough_done = count - count // 2
         if is_compiled:
             enough_done = ops.where(
@@ -331,7 +331,7 @@ class DecodingLoop:
         return decoding._replace(cache=cache)
 
     def _capacity(self, decoding):
-        return ops.shape(decoding.state.target_ids)[2]
+        return size(decoding.state.target_ids, 2)
 
     def _has_past(self):
         """Whether keys and values are kept in two parts.
@@ -347,7 +347,7 @@ class DecodingLoop:
 
     def _room(self, cache):
         keys, _ = cache[0]  # (B, N, L W, H)
-        return ops.shape(keys)[2] // self.search.num_slots
+        return size(keys, 2) // self.search.num_slots
 
     def _problem(self, inputs, capacity):
         is_random = self.search.seed is not None

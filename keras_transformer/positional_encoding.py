@@ -10,6 +10,7 @@ from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_width
 from keras_transformer.layer import Layer
+from keras_transformer.tensorflow_only.indexing import size
 from keras_transformer.tensors.slices import at_most
 from keras_transformer.tensors.slices import is_integer_tensor
 from keras_transformer.tensors.slices import take
@@ -207,7 +208,7 @@ def _check_start(start_position) -> bool:
 
 def _positions(start_position, inputs):
     """The positions `(T,)` of inputs `(B, T, D)`."""
-    length = ops.shape(inputs)[1]
+    length = size(inputs, 1)
     return ops.cast(start_position, "int32") + ops.arange(length, dtype="int32")
 
 
