@@ -246,7 +246,16 @@ class Translator:
                 one is longer than the model's `max_length`, 4,096 tokens
                 where it has none.
         """
-        sources, targets = self._pairs(texts, translations)
+        return self.score_rows(*self._pairs(texts, translations), verbose)
+
+    def score_rows(self, sources, targets, verbose: int = 0):
+        """Computes the scores of `score` for rows of ids.
+
+        Args:
+            sources: Lists of source ids, each through its end token.
+            targets: As many of target ids, likewise.
+            verbose: As for `score`.
+        """
         scores = np.zeros(len(sources), "float32")
         token_scores = [np.zeros(0, "float32") for _ in sources]
         lengths = [*map(len, targets)]
@@ -522,9 +531,9 @@ class Translator:
           `(L, B, N, S, H)`, one of the `L` layers after another.
         - `decode_step`: `token_ids` int32 `(B,)`, `position` int32 `(1,)`,
           `source_ids`, what `encode` gave, and the `keys` and `values` so far,
-          float32 `(L, B, N, T, H)`, zeros at first -> `logits` float32 `(B, V)`
-          of the tokens that follow, `keys` and `values`. For programs with a
-          search of their own.
+          float32 `(L, B, N, T, H)`, at first zeros, for as many positions `T`
+          as a target may have -> `logits` float32 `(B, V)` of the tokens that
+          follow, `keys` and `values`. For programs with a search of their own.
         - `tokenizers`: `start` int32 `(1,)` -> `source_model` and
           `target_model` uint8, the SentencePiece models from that byte, uint8
           `is_fast`, whether translations are joined as tensorflow-text's fast

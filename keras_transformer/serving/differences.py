@@ -3,12 +3,19 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import keras
 import numpy as np
 
+from keras_transformer.pieces import UNKNOWN_TEXT
+from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import end_targets
 from keras_transformer.search import BeamSearch
+from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
+
+# The piece that is a space and nothing else.
+SPACE = "▁"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +28,7 @@ class Difference:
         expected: The translator's translation.
         found: The export's translation.
         position: Number of tokens that both begin with; without the end token
-            where all are the same, as of unknown characters.
+            where all are the same.
         expected_token: The translator's token after them, `</s>` at the end.
         found_token: The export's token after them.
         expected_score: Log-probability of `expected`, in nats, as the
@@ -32,6 +39,9 @@ class Difference:
             more probable, as happens in beam search.
         gap: Log-probability of `expected` minus that of `found`, in nats per
             token; negative where the model finds the export's more probable.
+
+    Both gaps are infinite where the model cannot tell: a text is too long for
+    it, or the texts have the same tokens.
     """
 
     line: int
@@ -105,8 +115,8 @@ def score_gap(translator, expected, found, expected_scores, scores):
     # Missing hypotheses have infinite scores, on both sides.
     unequal = expected_scores != scores
     gaps = np.abs(expected_scores[unequal] - scores[unequal])
-    rows = translator.target_tokenizer.encode([*texts[is_same][unequal]])
-    lengths = np.array([len(row) + 1 for row in rows])
+    rows = _tokens_of(translator, [*texts[is_same][unequal]])
+    lengths = np.array([len(row) for row in rows])
     if isinstance(translator.search, BeamSearch):
         penalty = translator.search.penalty(lengths)
         gaps = gaps * keras.ops.convert_to_numpy(penalty)
@@ -128,33 +138,63 @@ def _judged(translator, lines, unequal):
 
 def _scored(translator, sources, texts):
     """The tokens of each text, and the log-probability of each."""
-    tokenizer = translator.target_tokenizer
-    pieces = tokenizer.pieces
-    rows = [
-        [pieces[token] for token in ids]
-        for ids in end_targets(tokenizer.encode(texts))
-    ]
+    rows = _tokens_of(translator, texts)
     # The model cannot score a text that is longer than it takes.
     longest = translator.longest_source
     is_scored = [len(row) <= longest for row in rows]
-    _, scores = translator.score(
-        sources,
+    _, scores = translator.score_rows(
+        end_sources(translator.encode(sources)),
         [
-            text if known else ""
-            for text, known in zip(texts, is_scored, strict=True)
+            row if known else row[-1:]
+            for row, known in zip(rows, is_scored, strict=True)
         ],
     )
+    pieces = translator.target_tokenizer.pieces
     return [
-        (row, of_tokens if known else np.full(len(row), -np.inf))
+        (
+            [pieces[token] for token in row],
+            of_tokens if known else np.full(len(row), -np.inf),
+        )
         for row, of_tokens, known in zip(rows, scores, is_scored, strict=True)
     ]
 
 
+def _tokens_of(translator, texts):
+    """The tokens of translations, lists of ids with their end tokens."""
+    tokenizer = translator.target_tokenizer
+    rows = tokenizer.encode(texts)
+    for index, text in enumerate(texts):
+        if tokenizer.decode(rows[index]) != text:
+            rows[index] = _with_spaces(tokenizer, text)
+    return end_targets(rows)
+
+
+def _with_spaces(tokenizer, text):
+    """The tokens of a text with one for each space that encoding leaves out."""
+    if SPACE not in tokenizer.pieces:
+        return tokenizer.encode(text)
+    space = [tokenizer.pieces.index(SPACE)]
+    ids = []
+    # A text has no space where its first piece has one.
+    for spaces, word in re.findall(
+        f"( *?)({UNKNOWN_TEXT}|[^ ]+|$)", f" {text}"
+    ):
+        if word == UNKNOWN_TEXT:
+            ids += [*(space * len(spaces)), UNKNOWN_TOKEN_ID]
+            continue
+        tokens = tokenizer.encode(word)
+        if not spaces and tokens[:1] == space:  # behind an unknown token
+            tokens = tokens[1:]
+        elif word:  # its first piece has a space too
+            spaces = spaces[1:]
+        ids += space * len(spaces) + tokens
+    return ids
+
+
 def _difference(line, source, texts, expected, found):
     (tokens, scores), (found_tokens, found_scores) = expected, found
+    are_same = tokens == found_tokens
     shorter = min(len(tokens), len(found_tokens))
-    # Different texts may have the same tokens, such as unknown characters; they
-    # are equally probable, so within any tolerance.
     position = next(
         (i for i in range(shorter) if tokens[i] != found_tokens[i]), shorter - 1
     )
@@ -168,13 +208,13 @@ def _difference(line, source, texts, expected, found):
         found_token=found_tokens[position],
         expected_score=float(np.sum(scores)),
         found_score=float(np.sum(found_scores)),
-        token_gap=_gap(scores[position], found_scores[position]),
-        gap=_gap(np.mean(scores), np.mean(found_scores)),
+        token_gap=_gap(scores[position], found_scores[position], are_same),
+        gap=_gap(np.mean(scores), np.mean(found_scores), are_same),
     )
 
 
-def _gap(expected, found):
-    # A text that the model cannot score is beyond any tolerance.
-    if -math.inf in (expected, found):
+def _gap(expected, found, are_same):
+    # What the model cannot score or tell apart is beyond any tolerance.
+    if are_same or -math.inf in (expected, found):
         return math.inf
     return float(expected - found)

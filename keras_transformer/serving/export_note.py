@@ -26,7 +26,8 @@ def note_of(translator, has_search: bool = True) -> bytes:
             as it is told each time.
     """
     note = {"parts": _parts(translator)}
-    if has_search:
+    if has_search:  # and limits of its own
+        note["parts"]["max_length"] = translator.model.max_length
         description = keras.saving.serialize_keras_object(translator.search)
         note["search"] = {
             "class": type(translator.search).__name__,
@@ -64,7 +65,8 @@ def compare_note(
 
     Returns:
         What the export was made from and the translator has otherwise:
-        `"weights"`, `"source vocabulary"`, `"target vocabulary"`.
+        `"weights"`, `"source vocabulary"`, `"target vocabulary"`,
+        `"max_length"`.
 
     Raises:
         ValueError: If the export has no note, or one that is damaged, or the
@@ -96,10 +98,11 @@ def compare_note(
         )
     if own["parts"]["dtypes"] != parts.get("dtypes"):
         parts["weights"] = own["parts"]["weights"]  # rounded: not comparable
+    ignored = ("dtypes",) if has_search else ("dtypes", "max_length")
     return tuple(
         name
-        for name, digest in own["parts"].items()
-        if name != "dtypes" and parts.get(name) != digest
+        for name, part in own["parts"].items()
+        if name not in ignored and parts.get(name) != part
     )
 
 

@@ -60,7 +60,7 @@ class ExportReport:
         foreign_operations: Operations that not every runtime has.
         other_parts: What the export was made from and the translator has
             otherwise: `"weights"`, `"source vocabulary"`, `"target
-            vocabulary"`.
+            vocabulary"`, `"max_length"`.
     """
 
     path: str

@@ -76,13 +76,18 @@ def to_json(reports) -> str:
 
 
 def _described(path, which, found):
+    apart = "which the model cannot compare"
+    if math.isfinite(found.gap):
+        apart = (
+            f"{found.token_gap:.2g} nats apart; {found.gap:.2g} nats per token "
+            "over the whole line"
+        )
     return (
         f"{path} differs {which} in line {found.line}: {found.source}\n"
         f"  translator: {found.expected}  ({found.expected_score:.4f} nats)\n"
         f"  export:     {found.found}  ({found.found_score:.4f} nats)\n"
         f"  token {found.position + 1}: {found.expected_token} or "
-        f"{found.found_token}, {found.token_gap:.2g} nats apart; "
-        f"{found.gap:.2g} nats per token over the whole line\n"
+        f"{found.found_token}, {apart}\n"
     )
 
 

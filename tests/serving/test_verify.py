@@ -18,6 +18,7 @@ import rich.console
 
 import keras_transformer as kt
 from keras_transformer import cli
+from keras_transformer.serving import differences
 from keras_transformer.serving import export_note
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import saved_model_contents
@@ -61,6 +62,17 @@ def pretend(monkeypatch, translations, scores=None):
             "peak_memory_bytes": 3,
         },
     )
+
+
+def num_tokens(translator, lines):
+    """How many tokens each line's translation is made of."""
+    rows = [[*ids, 3] if ids else [] for ids in translator.encode(lines)]
+    longest = max(map(len, rows))
+    ids, _ = translator.model.generate(
+        [[*row, *[0] * (longest - len(row))] for row in rows],
+        translator.search,
+    )
+    return np.maximum(np.sum(ids != 0, axis=-1), 1)
 
 
 def run(*arguments, stdin=b""):
@@ -319,8 +331,7 @@ def test_scores_are_compared_without_their_length_penalty(
         small.translator.model, small.translator.tokenizer, search=search
     )
     found, scores = translator(LINES, return_scores=True)
-    ids = translator.target_tokenizer.encode(found)
-    lengths = np.array([len(row) + 1 for row in ids])
+    lengths = num_tokens(translator, LINES)
     # Each token is less probable by 0.05 nats.
     divisors = lengths if form == "power" else (5 + lengths) / 6
     pretend(monkeypatch, found, scores - 0.05 * lengths / divisors)
@@ -371,11 +382,75 @@ def test_every_hypothesis_is_judged(small, make_small, monkeypatch):
         words, key=lambda text: report(first, text).worst_difference.severity
     )
     assert report(first, worst).beyond_tolerance == 1
-    same_tokens = f"{first} "
-    assert report(same_tokens, second).beyond_tolerance == 0
-    both = report(same_tokens, worst)
+    nearest = min(
+        words, key=lambda text: report(text, second).worst_difference.severity
+    )
+    gaps = [
+        report(*found).worst_difference.severity
+        for found in ((nearest, second), (first, worst))
+    ]
+    assert gaps[0] < gaps[1]
+    both = report(nearest, worst)
     assert (both.identical, both.beyond_tolerance) == (4, 1)
     assert both.first_difference.found == worst
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "  ", "Katze", " Katze", "Katze   sieht ", " ⁇ ", "a ⁇  ⁇ z"],
+)
+def test_tokens_of_a_text_have_its_spaces(small, text):
+    tokenizer = small.translator.tokenizer
+    [row] = differences._tokens_of(small.translator, [text])
+    assert tokenizer.decode(row) == text
+
+
+def test_spaces_that_encoding_drops_are_a_difference(small, monkeypatch):
+    expected = small.translator(LINES)
+    found = [f"{text}  " if text else "" for text in expected]
+    tokenizer = small.translator.tokenizer
+    assert tokenizer.encode(found) == tokenizer.encode(expected)
+    pretend(monkeypatch, found)
+    report = kt.verify_export(small.translator, small.saved_model, LINES)
+    assert (report.identical, report.beyond_tolerance) == (1, 4)
+    first = report.first_difference
+    assert (first.expected_token, first.found_token) == ("</s>", "▁")
+    assert np.isfinite(first.gap)
+
+
+def test_texts_of_the_same_tokens_are_a_difference(small, monkeypatch):
+    found = small.translator(LINES)
+    found[0] = f"{found[0]}\u3000"  # a space that becomes another
+    pretend(monkeypatch, found)
+    report = kt.verify_export(small.translator, small.saved_model, LINES)
+    assert report.beyond_tolerance == 1
+    output = io.StringIO()
+    verify_report.show([report], rich.console.Console(file=output, width=80))
+    assert "</s> or </s>, which the model cannot compare" in output.getvalue()
+
+
+def test_scores_are_divided_by_the_tokens_that_were_decoded(small, monkeypatch):
+    text = f"Katze{' ' * 40}"
+    pretend(monkeypatch, [text], np.array([-10.0]))
+    gap = verify.score_gap(
+        small.translator, [text], [text], np.array([-10.0]), np.array([-10.1])
+    )
+    [word] = small.translator.tokenizer.encode(["Katze"])
+    np.testing.assert_allclose(gap, 0.1 / (len(word) + 41))
+
+
+def test_another_limit_of_length_is_named(small):
+    limited = small.translator.with_dtype("float32")
+    notes = []
+    for max_length in (None, 24):
+        limited.model.max_length = max_length
+        notes.append(export_note.note_of(limited))
+    limited.model.max_length = None
+    found = export_note.compare_note(*notes, "path")
+    assert found == ("max_length",)
+    # CTranslate2 is told the limit each time.
+    notes[1] = export_note.note_of(limited, has_search=False)
+    assert export_note.compare_note(*notes, "path", has_search=False) == ()
 
 
 def test_text_too_long_for_the_model_is_a_fault(small, make_small, monkeypatch):
