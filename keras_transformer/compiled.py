@@ -6,6 +6,7 @@ import threading
 
 import keras
 
+from keras_transformer.tensorflow_only.forks import check_not_forked
 from keras_transformer.tensorflow_only.graphs import graph
 from keras_transformer.weights import sync_weights
 
@@ -46,7 +47,12 @@ class CompiledFunctions:
             inputs: Dictionary of arrays.
             jit_compile: Whether to compile with XLA, once for each shape; a
                 graph of TensorFlow is traced once for all.
+
+        Raises:
+            RuntimeError: If this process is a fork, in which TensorFlow would
+                wait for ever.
         """
+        check_not_forked()
         call = key, tuple(inputs), jit_compile
         with self.lock:
             state = self._state()

@@ -43,6 +43,7 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only.devices import strategy_scope
+from keras_transformer.tensorflow_only.forks import note_process
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.threads import parts_at_once
 from keras_transformer.tensors.product import add_bias
@@ -207,6 +208,7 @@ class Transformer(Freezable, keras.Model):
         rematerialize: bool = False,
         **kwargs,
     ):
+        note_process()
         super().__init__(**kwargs)
         check_positive(vocabulary_size=vocabulary_size, hidden_dim=hidden_dim)
         check_share(
@@ -866,7 +868,9 @@ class Transformer(Freezable, keras.Model):
             TypeError: If ids are not integers, or arrays are not in a
                 dictionary.
             ValueError: If ids are missing, without rows, longer than the
-                model's `max_length` or outside the vocabulary; if labels are
+                model's `max_length` or outside the vocabulary; if padding
+                precedes a token, as Keras's `pad_sequences` pads without
+                `padding="post"`; if labels are
                 missing, or differ in shape from the targets; if the shape of
                 `sample_weight` does not fit; if `class_weight` is given, for
                 which Keras expects one class per row; or if a loss of one's own

@@ -34,6 +34,9 @@ from keras_transformer.system.progress import with_progress
 # `sentences_per_batch` may exceed that number by half.
 TOKENS_PER_HYPOTHESIS = 111
 
+# LiteRT starts all threads at once, and crashes where the system has no more.
+MOST_THREADS = 1024
+
 
 class LiteRTTranslator:
     """Translates strings with a file written by `export_litert`.
@@ -84,13 +87,21 @@ class LiteRTTranslator:
 
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
         check_positive(num_threads=num_threads, num_workers=num_workers)
+        if num_threads * num_workers > MOST_THREADS:
+            raise ValueError(
+                f"`num_threads` times `num_workers` must be at most "
+                f"{MOST_THREADS}. Received: num_threads={num_threads}, "
+                f"num_workers={num_workers}."
+            )
         path = check_litert_file(path)
         check_utf8(path)
+        # An absolute path, valid from any folder.
+        self._arguments = (os.path.abspath(path), num_threads, num_workers)
+        self.num_workers = num_workers
         with _named_if_damaged(path):
-            interpreters = [
-                _interpreter(path, num_threads) for _ in range(num_workers)
-            ]
-            signatures = interpreters[0].get_signature_list()
+            self._start()
+            with self._interpreter() as interpreter:
+                signatures = interpreter.get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
             outputs = signatures["tokenizers"]["outputs"]
@@ -102,17 +113,12 @@ class LiteRTTranslator:
                 f"written. Received: {path!r} without the signatures or "
                 f"outputs {', '.join(sorted(missing))}."
             )
-        # An absolute path, valid from any folder.
-        self._arguments = (os.path.abspath(path), num_threads, num_workers)
-        self.num_workers = num_workers
-        self._idle = queue.SimpleQueue()
-        for interpreter in interpreters:
-            self._idle.put(interpreter)
         with _named_if_damaged(path):
             models = self._run("tokenizers", start=np.zeros(1, "int32"))
             self.facts = Facts.of(models)
-            runner = interpreters[0].get_signature_runner("translate_ids")
-            details = runner.get_input_details()["source_ids"]
+            with self._interpreter() as interpreter:
+                runner = interpreter.get_signature_runner("translate_ids")
+                details = runner.get_input_details()["source_ids"]
         try:
             self._source, self._target = (
                 sentencepiece.SentencePieceProcessor(
@@ -190,11 +196,30 @@ class LiteRTTranslator:
 
     def _run(self, signature, **inputs):
         """Runs a signature on an interpreter that no other thread uses."""
-        interpreter = self._idle.get()
-        try:
+        with self._interpreter() as interpreter:
             return interpreter.get_signature_runner(signature)(**inputs)
+
+    def _start(self):
+        """Makes an interpreter for each worker."""
+        path, num_threads, num_workers = self._arguments
+        idle = queue.SimpleQueue()
+        for _ in range(num_workers):
+            idle.put(_interpreter(path, num_threads))
+        self._idle, self._process = idle, os.getpid()
+
+    @contextlib.contextmanager
+    def _interpreter(self):
+        """Yields an interpreter that no other thread uses meanwhile."""
+        if self._process != os.getpid():
+            # A fork lacks the threads of its parent, which may have been using
+            # the interpreters.
+            self._start()
+        idle = self._idle
+        interpreter = idle.get()
+        try:
+            yield interpreter
         finally:
-            self._idle.put(interpreter)
+            idle.put(interpreter)
 
 
 def sentences_per_batch(

@@ -61,6 +61,29 @@ assert len(translate(["the cat", ""])) == 2
 assert not {"tensorflow", "keras", "jax"} & set(sys.modules)
 """
 
+FORKED = """
+import os, signal, sys, threading
+import keras_transformer as kt
+translate = kt.LiteRTTranslator(sys.argv[1])
+expected = translate(["the cat"])
+has_ended = threading.Event()
+def serve():
+    while not has_ended.is_set():
+        translate(["the cat"] * 20)
+thread = threading.Thread(target=serve)
+thread.start()
+codes = []
+for _ in range(5):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(translate(["the cat"]) != expected)
+    codes.append(os.waitpid(child, 0)[1])
+has_ended.set()
+thread.join()
+assert codes == [0] * 5, codes
+"""
+
 COMMAND_WITHOUT_TENSORFLOW = """
 import json, sys
 for name in ("tensorflow", "keras", "sacrebleu", "safetensors"):
@@ -914,6 +937,24 @@ def test_translator_goes_to_other_processes(exported, tmp_path, monkeypatch):
     copy = pickle.loads(pickle.dumps(run))
     assert copy.num_workers == 2
     assert copy(TEXTS) == run(TEXTS)
+
+
+def test_translator_goes_on_in_a_fork(exported):
+    """Though a thread of the parent was using the interpreter."""
+    folder, _ = exported
+    python(FORKED, folder / "greedy.tflite")
+
+
+def test_threads_are_few_enough_for_the_system(exported):
+    folder, _ = exported
+    message = "`num_threads` times `num_workers` must be at most 1024. Rec"
+    for options in (
+        {"num_threads": 100_000},
+        {"num_threads": 2**40},
+        {"num_threads": 40, "num_workers": 40},
+    ):
+        with pytest.raises(ValueError, match=message):
+            kt.LiteRTTranslator(folder / "greedy.tflite", **options)
 
 
 def test_few_texts_are_shared_among_workers(exported, asked):
