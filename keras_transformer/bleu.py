@@ -96,8 +96,13 @@ def corpus_scores(
 
 def _by_reference(references):
     """Returns a list of texts for each reference that a translation has."""
+
+    def is_sequence(texts):
+        is_array = len(getattr(texts, "shape", ())) == 1
+        return is_array or isinstance(texts, (list, tuple))
+
     if isinstance(references, (list, tuple)) and references:
-        if all(isinstance(texts, (list, tuple)) for texts in references):
+        if all(map(is_sequence, references)):
             return [
                 check_texts(f"references[{index}]", texts)
                 for index, texts in enumerate(references)

@@ -294,13 +294,9 @@ def check_texts(name: str, texts) -> list[str]:
             f"`{name}` must be a sequence of strings. Received: one string. "
             "Pass `[text]`; the result is a sequence too."
         )
-    if isinstance(texts, bytes) or not is_ordered(texts):
-        raise TypeError(
-            f"`{name}` must be a sequence of strings. Received: {name} of type "
-            f"{type(texts).__name__}."
-        )
+    check_in_order(name, texts, f"`{name}` must be a sequence of strings.")
     texts = list(texts)
-    for text in texts:
+    for index, text in enumerate(texts):
         if not isinstance(text, str):
             advice = ""
             if isinstance(text, bytes):
@@ -309,7 +305,7 @@ def check_texts(name: str, texts) -> list[str]:
                 advice = " Decode it: `text.numpy().decode()`."
             raise TypeError(
                 f"`{name}` must be a sequence of strings. Received: {text!r} "
-                f"of type {type(text).__name__}.{advice}"
+                f"of type {type(text).__name__} at index {index}.{advice}"
             )
     return texts
 
@@ -324,12 +320,25 @@ def check_as_many(**sequences):
         )
 
 
-def is_ordered(values) -> bool:
-    """Whether a value is iterable, in a defined order."""
-    if getattr(values, "shape", None) == ():  # an array of no axes
-        return False
-    is_bag = isinstance(values, (Mapping, set, frozenset))
-    return isinstance(values, Iterable) and not is_bag
+def check_in_order(name: str, values, rule: str):
+    """Raises `TypeError` unless a value is iterable, in a defined order.
+
+    Args:
+        name: What the message calls the value.
+        values: The value. A table, which gives its columns' names or its rows,
+            has more than one axis.
+        rule: What the message says that it must be.
+    """
+    shape = getattr(values, "shape", (None,))
+    is_bag = isinstance(values, (Mapping, set, frozenset, bytes))
+    if isinstance(values, Iterable) and not is_bag and len(shape) == 1:
+        return
+    advice = "."
+    if len(shape) > 1:
+        advice = f" and shape {tuple(shape)}. Pass one column."
+    raise TypeError(
+        f"{rule} Received: {name} of type {type(values).__name__}{advice}"
+    )
 
 
 def check_padding_last(name: str, ids: np.ndarray):
@@ -340,7 +349,8 @@ def check_padding_last(name: str, ids: np.ndarray):
         raise ValueError(
             f"`{name}` must have padding, id {PAD_TOKEN_ID}, only after the "
             f"tokens of a row. Received: {name} with padding before a token in "
-            f"row {np.argmax(precedes)}."
+            f"row {np.argmax(precedes)}. With Keras's `pad_sequences`, pass "
+            "`padding='post'`."
         )
 
 

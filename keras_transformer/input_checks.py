@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_ids
+from keras_transformer.checks import check_padding_last
 from keras_transformer.checks import check_sizes
 from keras_transformer.lengths import check_length
 
@@ -22,7 +23,7 @@ ARRAYS = (dict, list, tuple, np.ndarray)
 def check_training_data(
     model, x, y=None, sample_weight=None, needs_labels=False
 ):
-    """Raises unless ids are in the vocabularies, and the lengths right.
+    """Raises unless ids are in the vocabularies, and lengths and padding right.
 
     Args:
         model: A `Transformer`.
@@ -53,6 +54,7 @@ def check_training_data(
                 f"{ids.shape}."
             )
         check_length(name, ids, model.max_length)
+        check_padding_last(name, ids)
         checked[name] = ids
     if y is not None:
         labels = check_ids("y", y, model.vocabulary_size)
@@ -164,8 +166,9 @@ def check_no_class_weight(class_weight):
     if class_weight is not None:
         raise ValueError(
             "`class_weight` must be `None`: a row has many labels, and Keras "
-            "would weigh the row by one of them. Received: class_weight="
-            f"{class_weight}. Weigh tokens with `sample_weight` `(B, T)`."
+            "would weigh the row by one of them. Received: class_weight of "
+            f"type {type(class_weight).__name__}. Weigh tokens with "
+            "`sample_weight` `(B, T)`."
         )
 
 

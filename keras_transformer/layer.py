@@ -207,6 +207,15 @@ def parts_in(layer, prefix=""):
         yield from parts_in(part, f"{name}/")
 
 
+def frozen_parts(layer) -> list[str]:
+    """Names the parts that are frozen, but not those within them."""
+    return [
+        name
+        for name, part, owner in parts_in(layer)
+        if owner.trainable and not part.trainable
+    ]
+
+
 def _name_in(layer, part):
     """The name of a part, numbered within its owner if Keras chose the name.
 

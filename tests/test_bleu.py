@@ -3,6 +3,7 @@
 import types
 import urllib.error
 
+import numpy as np
 import pytest
 import sacrebleu
 
@@ -121,6 +122,16 @@ def test_unequal_counts_are_named():
         kt.corpus_scores(TRANSLATIONS, REFERENCES[:2])
     with pytest.raises(ValueError, match=message):
         kt.corpus_scores(TRANSLATIONS, [REFERENCES, REFERENCES[:2]])
+
+
+def test_references_may_be_arrays():
+    found = kt.corpus_scores(
+        np.array(TRANSLATIONS), [np.array(REFERENCES), TRANSLATIONS]
+    )
+    assert found == kt.corpus_scores(TRANSLATIONS, [REFERENCES, TRANSLATIONS])
+    message = "`references` .* of type ndarray and shape"
+    with pytest.raises(TypeError, match=message):
+        kt.corpus_scores(TRANSLATIONS, np.array([REFERENCES, REFERENCES]))
 
 
 @pytest.mark.parametrize(

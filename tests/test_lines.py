@@ -9,11 +9,13 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_transformer.text.lines import chunks
 from keras_transformer.text.lines import line_pairs
 from keras_transformer.text.lines import lines_of
+from keras_transformer.text.lines import name_of
 from keras_transformer.text.lines import read_lines
 from keras_transformer.text.lines import read_pairs
 from keras_transformer.text.lines import read_stream
@@ -110,6 +112,15 @@ def test_byte_is_counted_with_a_byte_order_mark(write):
         list(read_lines(path))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16le", "utf-16be"])
+def test_other_unicode_encodings_are_known_without_a_mark(write, encoding):
+    path = write("green\n".encode(encoding))
+    with pytest.raises(
+        ValueError, match=f"must be UTF-8.*`iconv -f {encoding}"
+    ):
+        list(read_lines(path))
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 def test_other_unicode_encodings_are_refused(write, encoding):
     path = write("grün\n".encode(encoding))
@@ -124,8 +135,9 @@ def test_other_unicode_encodings_are_refused(write, encoding):
         (lzma.compress(b"green\n"), "It is compressed: `unxz` it."),
         (bz2.compress(b"green\n"), "It is compressed: `bunzip2` it."),
         ("grün\n".encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
-        ("grün\n".encode("latin-1"), "`iconv -f latin1 -t utf-8`"),
-        (b"green\n\x1f\x8b\n", "`iconv -f latin1 -t utf-8`"),
+        ("grün\n".encode("utf-32"), "`iconv -f utf-32 -t utf-8`"),
+        ("grün\n".encode("latin-1"), "`iconv -f cp1252 -t utf-8`"),
+        (b"green\n\x1f\x8b\n", "`iconv -f cp1252 -t utf-8`"),
     ],
     # The bytes themselves would name the tests by the time within gzip's.
     ids=[
@@ -133,6 +145,7 @@ def test_other_unicode_encodings_are_refused(write, encoding):
         "xz",
         "bzip2",
         "utf-16",
+        "utf-32",
         "latin-1",
         "latin-1 with gzip's mark",
     ],
@@ -187,10 +200,38 @@ def test_many_paths_are_read_too(write, kind):
     assert list(lines_of(words)) == words
 
 
-@pytest.mark.parametrize("kind", [list, tuple, iter])
+@pytest.mark.parametrize("kind", [list, tuple, iter, np.array])
 def test_strings_that_are_no_files_are_lines(kind):
     lines = ["one", "", "two\x00three", "a" * 5000]
     assert list(lines_of(kind(lines))) == lines
+
+
+@pytest.mark.parametrize("text", ["3.50", "etc.", "a.b c", "end.", ".", "a/b"])
+def test_words_with_points_are_lines(text):
+    assert list(lines_of([text, text])) == [text, text]
+    assert list(lines_of([text, "train.en"])) == [text, "train.en"]
+
+
+@pytest.mark.parametrize("dtype", [str, object])
+def test_paths_may_be_in_an_array(write, dtype):
+    paths = np.array(
+        [str(write("one\n", "a")), str(write("two\n", "b"))], dtype
+    )
+    assert list(lines_of(paths)) == ["one", "two"]
+    assert name_of(paths) == ", ".join(paths)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_names_of_files_that_are_missing_are_no_lines(kind):
+    paths = kind(["data/train.en", "data/train.2.txt"])
+    with pytest.raises(FileNotFoundError, match="No such file.*train.en"):
+        list(lines_of(paths))
+
+
+def test_tables_are_no_lines():
+    message = r"type ndarray and shape \(2, 1\). Pass one column."
+    with pytest.raises(TypeError, match=message):
+        list(lines_of(np.array([["one"], ["two"]])))
 
 
 def test_no_strings_are_no_lines():
@@ -210,7 +251,9 @@ def test_missing_paths_are_named_where_they_are_path_objects(tmp_path):
         list(lines_of(paths))
 
 
-@pytest.mark.parametrize("given", [None, 7, 1.5, {"one"}, {"one": "eins"}])
+@pytest.mark.parametrize(
+    "given", [None, 7, 1.5, b"bytes", {"one"}, {"one": "eins"}]
+)
 def test_what_holds_no_text_in_order_is_refused(given):
     message = f"Text must be a path.*of type {type(given).__name__}."
     with pytest.raises(TypeError, match=message):
@@ -218,11 +261,18 @@ def test_what_holds_no_text_in_order_is_refused(given):
 
 
 @pytest.mark.parametrize(
-    "given", [["one", 2], [b"one"], [None], b"bytes", iter([["one"]])]
+    "given", [["one", 2], [b"one"], [None], iter([["one"]])]
 )
 def test_lines_that_are_no_strings_are_refused(given):
     with pytest.raises(TypeError, match="Lines must be strings. Received: "):
         list(lines_of(given))
+
+
+def test_a_line_that_is_missing_from_a_table_is_named():
+    column = np.array(["one", np.nan], object)
+    message = "Received: nan of type float as line 2."
+    with pytest.raises(TypeError, match=message):
+        list(lines_of(column))
 
 
 def test_lines_are_read_when_they_are_needed():

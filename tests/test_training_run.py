@@ -332,6 +332,7 @@ def test_training_says_if_it_ends_before_the_learning_rate_peaks(
     settings = {"epochs": 1, "accumulate": 3, "warmup_steps": 4000}
     run = train(tmp_path / "run", text, settings)
     errors = capsys.readouterr().err.splitlines()
+    assert not any(x.startswith(("Frozen", "Source and")) for x in errors)
     updates = run.fitting.data.num_batches // 3
     assert (
         f"Training ends after {updates} updates, before the learning rate "
@@ -1542,6 +1543,29 @@ def test_start_leaves_no_choice_of_the_model(
     with pytest.raises(ValueError, match=message):
         train(tmp_path / "run", text, settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_frozen_parts_of_the_start_are_told(
+    untrained, start, text, tmp_path, capsys
+):
+    translator = kt.Translator.load(start)
+    translator.model.encoder.trainable = False
+    translator.model.source_embedding.trainable = False
+    translator.save(tmp_path / "frozen")
+    settings = {**OF_ITS_OWN, "epochs": 1}
+    settings["start_from"] = os.fspath(tmp_path / "frozen")
+    same_text = [text[0], text[0]]
+    train(tmp_path / "run", same_text, settings)
+    errors = capsys.readouterr().err
+    frozen = "Frozen, so left as they are: source_embedding, encoder.\n"
+    assert frozen in errors
+    assert "Source and target are the same text.\n" in errors
+
+    translator.model.trainable = False
+    translator.save(tmp_path / "frozen", overwrite=True)
+    with pytest.raises(ValueError, match="must have a part that is not frozen"):
+        train(tmp_path / "other", text, settings)
+    assert not (tmp_path / "other").exists()
 
 
 def test_lines_must_fit_the_start_to_be_scored(

@@ -7,11 +7,15 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.special_tokens import PAD_TOKEN_ID
+from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.text.segmentation import generator_of
 
 # Batches assembled at a time, and batches that wait for `fit`: a batch takes
 # milliseconds, less than a training step.
 ASSEMBLED_AT_ONCE = 2
+
+# From this share on, unknown tokens are reported: a rare sign is no news.
+REPORTED_UNKNOWN = 0.01
 
 
 def length_buckets(max_length: int) -> list[int]:
@@ -209,7 +213,10 @@ class Corpus:
         )
 
     def report(self, name) -> str:
-        """How many pairs of a text, called `name`, were kept or dropped."""
+        """How many pairs of a text, called `name`, were kept or dropped.
+
+        And whether many tokens are unknown to the vocabularies.
+        """
         total = len(self) + self.num_empty + self.num_long
         text = f"{name}: {total:,} pairs, {len(self):,} kept"
         if self.num_empty:
@@ -219,6 +226,14 @@ class Corpus:
                 f", {self.num_long:,} dropped as longer than "
                 f"{self.max_length} tokens with the end token"
             )
+        for side, rows in (("source", self.source), ("target", self.target)):
+            ids = rows.flat_values.numpy()
+            share = np.sum(ids == UNKNOWN_TOKEN_ID) / max(len(ids), 1)
+            if share >= REPORTED_UNKNOWN:
+                text += (
+                    f"; {share:.0%} of the {side}'s tokens are unknown to its "
+                    "vocabulary"
+                )
         return text
 
 

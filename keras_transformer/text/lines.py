@@ -3,11 +3,12 @@
 import collections
 import itertools
 import os
+import re
 import stat
 from collections.abc import Iterable
 from collections.abc import Iterator
 
-from keras_transformer.checks import is_ordered
+from keras_transformer.checks import check_in_order
 from keras_transformer.pieces import check_encodable
 from keras_transformer.system.paths import check_file
 
@@ -15,6 +16,9 @@ from keras_transformer.system.paths import check_file
 # text; of a long list, which is text in most cases, so many are checked, and
 # most must be files.
 MOST_PATHS = 100
+
+# Such as "data/train.en" or "train.txt", but not "3.50" or "etc.".
+NAME_OF_FILE = r"\S+\.[A-Za-z][A-Za-z0-9]{0,4}"
 
 # What to do about files that do not begin like text in UTF-8.
 OTHER_STARTS = {
@@ -25,7 +29,12 @@ OTHER_STARTS = {
     b"PK\x03\x04": "It is compressed: `unzip` it.",
     b"\xff\xfe": "Convert it with `iconv -f utf-16 -t utf-8`.",
     b"\xfe\xff": "Convert it with `iconv -f utf-16 -t utf-8`.",
+    b"\xff\xfe\x00\x00": "Convert it with `iconv -f utf-32 -t utf-8`.",
+    b"\x00\x00\xfe\xff": "Convert it with `iconv -f utf-32 -t utf-8`.",
 }
+
+# Where UTF-16 without a mark has zeros, in characters that ASCII has too.
+ZEROS = {"utf-16le": slice(1, 4, 2), "utf-16be": slice(0, 3, 2)}
 
 
 def read_lines(path) -> Iterator[str]:
@@ -54,7 +63,8 @@ def read_stream(stream, name: str) -> Iterator[str]:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            advice = "Convert it, for example with `iconv -f latin1 -t utf-8`."
+            # Latin-1 has no character there where Windows has quotes.
+            advice = "Convert it, for example with `iconv -f cp1252 -t utf-8`."
             for start, way_out in OTHER_STARTS.items():
                 if number == 1 and line.startswith(start):
                     advice = way_out
@@ -64,8 +74,20 @@ def read_stream(stream, name: str) -> Iterator[str]:
                 f"{advice}"
             ) from None
         if number == 1:
+            _check_no_zeros(line, name)
             text = text.removeprefix("\ufeff")  # a byte order mark
         yield text.rstrip("\r\n")
+
+
+def _check_no_zeros(line, name):
+    """Raises `ValueError` if a first line is UTF-16 that decodes as UTF-8."""
+    for encoding, places in ZEROS.items():
+        if line[places] == bytes(2):
+            raise ValueError(
+                f"Text must be UTF-8. Received: {name!r}, whose characters "
+                "begin or end with a byte 0x00. Convert it with "
+                f"`iconv -f {encoding} -t utf-8`."
+            )
 
 
 def lines_of(files_or_lines) -> Iterator[str]:
@@ -73,8 +95,10 @@ def lines_of(files_or_lines) -> Iterator[str]:
 
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
-            A list of strings is taken as paths if one of at most a hundred
-            is a file, or if most of the first hundred are; otherwise as lines.
+            A sequence of strings, also an array or a column, is taken as paths
+            if one of at most a hundred is a file, if all of these look like
+            names of files, or if most of the first hundred are files; otherwise
+            as lines.
 
     Raises:
         FileNotFoundError: If a path is no file.
@@ -84,12 +108,12 @@ def lines_of(files_or_lines) -> Iterator[str]:
     if isinstance(files_or_lines, (str, os.PathLike)):
         yield from read_lines(files_or_lines)
         return
-    if not is_ordered(files_or_lines):
-        raise TypeError(
-            "Text must be a path, a sequence of paths or an ordered iterable "
-            "of lines. "
-            f"Received: one of type {type(files_or_lines).__name__}."
-        )
+    check_in_order(
+        "one",
+        files_or_lines,
+        "Text must be a path, a sequence of paths or an ordered iterable of "
+        "lines.",
+    )
     if _are_paths(files_or_lines):
         for path in files_or_lines:
             yield from read_lines(path)
@@ -98,7 +122,7 @@ def lines_of(files_or_lines) -> Iterator[str]:
         if not isinstance(line, str):
             raise TypeError(
                 f"Lines must be strings. Received: {line!r} of type "
-                f"{type(line).__name__}."
+                f"{type(line).__name__} as line {number}."
             )
         check_encodable(line, f"line {number}")
         yield line
@@ -238,12 +262,26 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 
 
 def _are_paths(items):
-    if not isinstance(items, (list, tuple)):
-        return False
-    num_paths = sum(map(_is_path, items[:MOST_PATHS]))
-    return num_paths > (0 if len(items) <= MOST_PATHS else MOST_PATHS // 2)
+    is_array = len(getattr(items, "shape", ())) == 1  # or a column of a table
+    if not is_array and not isinstance(items, (list, tuple)):
+        return False  # a look would use an iterator up
+    first = [*itertools.islice(items, MOST_PATHS)]
+    num_paths = sum(map(_is_path, first))
+    if len(items) > MOST_PATHS:
+        return num_paths > MOST_PATHS // 2
+    # Misspelt ones are named, and not learned from.
+    return num_paths > 0 or (
+        len(first) > 0 and all(map(_looks_like_path, first))
+    )
 
 
 def _is_path(item):
     is_file = isinstance(item, str) and os.path.isfile(item)
     return is_file or isinstance(item, os.PathLike)
+
+
+def _looks_like_path(item):
+    """Whether it is a word that ends like the name of a file."""
+    return (
+        isinstance(item, str) and re.fullmatch(NAME_OF_FILE, item) is not None
+    )

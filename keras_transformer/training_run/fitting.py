@@ -6,6 +6,7 @@ import sys
 import keras
 
 from keras_transformer.checkpoint import Checkpoint
+from keras_transformer.layer import frozen_parts
 from keras_transformer.system.extras import not_installed
 from keras_transformer.system.picture import can_draw
 from keras_transformer.training import WeightAveraging
@@ -151,6 +152,13 @@ class Fitting:
                     file=sys.stderr,
                 )
         print(f"Training on {self.distribution.devices()}.", file=sys.stderr)
+        if frozen := frozen_parts(self.translator.model):
+            print(
+                f"Frozen, so left as they are: {', '.join(frozen)}.",
+                file=sys.stderr,
+            )
+        if data.digests["source"] == data.digests["target"]:
+            print("Source and target are the same text.", file=sys.stderr)
         if options.updates is not None or options.updates_per_epoch is not None:
             epochs = counted(data.num_epochs, "epoch")
             print(

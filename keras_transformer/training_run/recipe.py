@@ -31,6 +31,9 @@ def make_model(
         weights: Function that returns the weights to start from, by name.
         distribution: The devices that the model is on.
         num_updates: Updates until training ends.
+
+    Raises:
+        ValueError: If all parts of the model to start with are frozen.
     """
     overrides = {"dtype": options.dtype}
     if options.rematerialize or start.config().get("rematerialize"):
@@ -42,6 +45,13 @@ def make_model(
         model = start.make_model(**overrides)
         if options.start_from:
             assign_named_weights(model, weights(), options.start_from)
+        if not model.trainable_variables:
+            raise ValueError(
+                "`start_from` must have a part that is not frozen. Received: "
+                f"{options.start_from}, where all are. Load it as a "
+                "`Translator`, set `translator.model.trainable = True`, and "
+                "save it elsewhere."
+            )
         model.compile(
             optimizer=_optimizer(options, model.hidden_dim, num_updates),
             loss=LabelSmoothedCrossentropy(options.label_smoothing),

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import re
 
 import keras
@@ -670,7 +671,7 @@ def test_a_loss_may_be_of_the_batch_or_want_more_than_a_rank(size):
 def test_fit_refuses_weights_of_classes():
     model = make_model()
     model.compile(loss=kt.LabelSmoothedCrossentropy())
-    with raises(ValueError, "`class_weight` must be `None`: a row has"):
+    with raises(ValueError, "Received: class_weight of type dict. Weigh"):
         model.fit(IDS, LABELS, class_weight={4: 2.0})
     with raises(ValueError, "`class_weight` must be `None`: a row has"):
         model.fit(IDS, LABELS, 2, 1, 0, None, 0.0, None, True, {4: 2.0})
@@ -683,6 +684,34 @@ def test_training_on_a_batch_refuses_weights_of_classes():
         model.train_on_batch(IDS, LABELS, class_weight={4: 2.0})
     loss = model.train_on_batch(IDS, LABELS, np.ones(B), return_dict=True)
     assert loss["loss"] > 0
+
+
+def test_a_fork_says_that_tensorflow_does_not_compute(monkeypatch):
+    model = make_model()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    calls = [lambda: model.generate([[4, 3]]), make_model]
+    if keras.backend.backend() == "tensorflow":
+        for call in calls:
+            with raises(RuntimeError, "does not compute in a process that was"):
+                call()
+    else:
+        for call in calls:
+            call()
+
+
+@pytest.mark.parametrize("name", ["source_ids", "target_ids"])
+def test_fit_evaluate_and_predict_refuse_padding_in_front(name):
+    """As `keras.utils.pad_sequences` pads by default."""
+    model = make_model()
+    model.compile(loss=kt.LabelSmoothedCrossentropy(), **AT_ONCE)
+    ids = {**IDS, name: IDS[name].copy()}
+    ids[name][1, 0] = 0
+    message = f"`{name}` must have padding, id 0, only after the tokens of a"
+    for call in (model.fit, model.evaluate):
+        with raises(ValueError, message):
+            call(ids, LABELS)
+    with raises(ValueError, message):
+        model.predict(ids)
 
 
 def test_evaluate_and_predict_check_ids():

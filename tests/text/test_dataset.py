@@ -355,6 +355,16 @@ def test_report_names_files_and_counts(tmp_path, make, capsys):
     assert len(pairs_in(dataset)) == 1
 
 
+def test_report_says_what_the_vocabulary_does_not_know(make, capsys):
+    make(["eins zwei"] * 3, ["ЖЖ eins", "eins", "zwei"], verbose=1)
+    [report] = capsys.readouterr().err.strip().splitlines()[-1:]
+    share = (
+        r"lines: 3 pairs, 3 kept; \d+% of the target's tokens are unknown to"
+    )
+    assert re.match(share, report)
+    assert "source" not in report
+
+
 def test_report_is_short_where_nothing_is_dropped(make, capsys):
     make(["the museum"] * 1500, ["das Museum"] * 1500, verbose=1)
     assert capsys.readouterr().err.strip().endswith(": 1,500 pairs, 1,500 kept")

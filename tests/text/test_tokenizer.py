@@ -312,6 +312,14 @@ def test_decode_refuses_ids_that_are_not_in_the_vocabulary(tokenizer, token_id):
         tokenizer.decode([[4, 5], [4, token_id]])
 
 
+def test_texts_of_a_table_are_refused_and_its_missing_ones_named(tokenizer):
+    message = r"Received: texts of type ndarray and shape \(1, 2\). Pass one"
+    with pytest.raises(TypeError, match=message):
+        tokenizer.encode(np.array([["the", "cat"]]))
+    with pytest.raises(TypeError, match="Received: nan of type float at index"):
+        tokenizer.encode(np.array(["the", np.nan], object))
+
+
 @pytest.mark.parametrize(
     "texts", [[b"the"], ["the", None], [["the"]], b"the", 5]
 )
@@ -524,6 +532,17 @@ def test_symbols_are_never_split(model_type):
 def test_symbols_that_cannot_be(symbols, kind, message):
     with pytest.raises(kind, match=message):
         kt.Tokenizer.train(["the cat"], symbols=symbols)
+
+
+def test_lines_with_a_block_of_a_bar_chart_are_learned_from(lines):
+    """SentencePiece skips those that have its own mark of word ends."""
+    options = {"vocabulary_size": 300, "verbose": 0}
+    rare = [*lines, *["ξψω \u2585"] * 20]
+    tokenizer = kt.Tokenizer.train(rare, **options)
+    assert tokenizer.unknown_token_id not in tokenizer.encode("ξψω")
+    every = [f"\u2585{line}" for line in lines]
+    tokenizer = kt.Tokenizer.train(every, **options)
+    assert tokenizer.unknown_token_id not in tokenizer.encode("museum")
 
 
 def test_character_coverage_leaves_out_rare_characters(lines):
