@@ -33,7 +33,7 @@ def take(x, places, axis=0):
     """
     if keras.backend.backend() == "tensorflow":
         return gather(x, places, axis)
-    return ops.take(x, places, axis=axis)
+    return ops.take(x, _from_start(places, x.shape[axis]), axis=axis)
 
 
 def pick(x, places):
@@ -44,8 +44,18 @@ def pick(x, places):
     if keras.backend.backend() == "tensorflow":
         last = len(places.shape)
         return gather(x, places, axis=last, batch_dims=last)
-    places = ops.expand_dims(places, -1)
+    places = ops.expand_dims(_from_start(places, x.shape[-1]), -1)
     return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
+
+
+def _from_start(places, size):
+    """On JAX, moves negative places past the end, where it finds NaN.
+
+    It would count them from the end, as if an id of -1 were the last token.
+    """
+    if keras.backend.backend() != "jax":
+        return places
+    return ops.where(places < 0, size, places)
 
 
 def at_least(x, least):

@@ -1,5 +1,6 @@
 """Batches of sentence pairs for `fit`, as a `tf.data.Dataset`."""
 
+import dataclasses
 import functools
 import itertools
 import sys
@@ -37,6 +38,7 @@ def translation_dataset(
     segmentation_alpha: float = 0.1,
     shuffle: bool = True,
     seed: int | None = None,
+    num_devices: int = 1,
     verbose: int = 1,
 ) -> tf.data.Dataset:
     """Makes batches for `Transformer.fit` from sentence pairs.
@@ -67,6 +69,9 @@ def translation_dataset(
         segmentation_alpha: The `alpha` of `Tokenizer.sample`.
         shuffle: Whether each epoch has a new order.
         seed: The same seed gives the same orders and segmentations.
+        num_devices: Devices among which `keras.distribution` splits a batch,
+            which then has a multiple of this number of rows, the last of them
+            padding; up to `num_devices - 1` more than fit the budget.
         verbose: 0 is silent, 1 shows progress and how many pairs were
             dropped.
 
@@ -92,6 +97,7 @@ def translation_dataset(
     (['source_ids', 'target_ids'], True)
     """
     check_flag(shuffle=shuffle)
+    check_positive(num_devices=num_devices)
     if segmentations != 1 and not shuffle:
         raise ValueError(
             "`segmentations` must be 1 without `shuffle`, which draws one. "
@@ -109,6 +115,7 @@ def translation_dataset(
         seed=seed,
         verbose=verbose,
     )
+    corpus = dataclasses.replace(corpus, num_devices=num_devices)
     return corpus.shuffled(seed) if shuffle else corpus.in_order()
 
 

@@ -155,11 +155,14 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
             ids,
         )
 
+    # The ids are an argument, as a gradient of JAX cannot use tensors from
+    # outside in functions that are transformed, and floats, which may have one.
     @custom_gradient
-    def crossentropy(logits):
+    def crossentropy(logits, ids):
+        labels = ops.cast(ids, "int32")
         exact = ops.cast(logits, "float32")
         log_normalizers = ops.logsumexp(exact, axis=-1)
-        label_logits = ops.cast(pick(logits, ids), "float32")
+        label_logits = ops.cast(pick(logits, labels), "float32")
         mean_logits = ops.mean(exact, axis=-1) if label_smoothing else 0.0
         loss = _smoothed(
             log_normalizers, label_logits, mean_logits, label_smoothing
@@ -174,15 +177,16 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
             difference = difference * ops.expand_dims(upstream, -1)
             at_labels = ops.exp(label_logits - log_normalizers)
             at_labels = at_labels - share + label_smoothing - 1.0
-            return _with_labels(
+            of_logits = _with_labels(
                 ops.cast(difference, logits.dtype),
-                ids,
+                labels,
                 ops.cast(at_labels * upstream, logits.dtype),
             )
+            return of_logits, ops.zeros_like(ids)
 
         return loss, gradient
 
-    return crossentropy(logits)
+    return crossentropy(logits, ops.cast(ids, "float32"))
 
 
 def _product_crossentropy(ids, product, label_smoothing):

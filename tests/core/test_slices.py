@@ -31,6 +31,17 @@ def test_places_of_any_tensor_are_numbered(dtype, axis):
     np.testing.assert_array_equal(numbered(x, axis), np.arange(x.shape[axis]))
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="others raise an error"
+)
+def test_places_are_not_counted_from_the_end():
+    x = np.arange(12, dtype="float32").reshape(3, 4)
+    places = ops.convert_to_tensor(np.array([0, -1, 9], "int32"))
+    assert np.isnan(pick(x, places)).tolist() == [False, True, True]
+    found = np.isnan(take(x, places, axis=1))
+    assert found.tolist() == [[False, True, True]] * 3
+
+
 @pytest.mark.parametrize("size", ["bfloat16", "float16", "float32"])
 def test_limits_of_integers_are_integers(floatx, size):
     floatx(size)

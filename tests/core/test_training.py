@@ -210,6 +210,23 @@ def test_entries_of_logits_are_counted_in_64_bits():
     assert types == {"int64"}
 
 
+@pytest.mark.parametrize("transform", ["jit", "checkpoint"])
+def test_loss_within_a_transformed_function_has_its_gradient(transform):
+    """In a loop of one's own, also where labels are made inside of it."""
+    logits = np.random.default_rng(3).normal(size=(B, T, V)).astype("float32")
+    loss = kt.LabelSmoothedCrossentropy(0.1)
+
+    def total(z):
+        return loss(ops.where(z[..., 0] > 9, 0, LABELS), z)
+
+    transformed = traced(total)
+    if transform == "checkpoint":
+        transformed = keras.remat(total)
+    np.testing.assert_allclose(
+        gradient(transformed)(logits), gradient(total)(logits), atol=1e-7
+    )
+
+
 def test_loss_of_extreme_logits_is_finite():
     loss = kt.LabelSmoothedCrossentropy(0.1)
     logits = random_logits(scale=1e4)

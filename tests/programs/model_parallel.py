@@ -35,6 +35,23 @@ found, variables = losses(
 )
 np.testing.assert_allclose(found, expected, atol=1e-3)
 assert expected[-1] < expected[0] - 1
+# Batches of any number of rows.
+lines = ["the cat sees the dog", "the dog", "the cat sees"] * 5
+tokenizer = kt.Tokenizer.train(lines, vocabulary_size=14, verbose=0)
+keras.distribution.set_distribution(keras.distribution.DataParallel())
+model = kt.Transformer(
+    14, num_layers=1, num_heads=2, hidden_dim=16, intermediate_dim=32
+)
+model.compile("sgd", kt.LabelSmoothedCrossentropy(0.1))
+dataset = kt.translation_dataset(
+    *(lines, lines, tokenizer),
+    tokens_per_batch=60,
+    num_devices=4,
+    verbose=0,
+)
+history = model.fit(dataset, verbose=0).history
+assert np.isfinite(history["loss"]).all()
+
 for variable in variables:
     split = "model" in tuple(variable.value.sharding.spec)
     matrix = len(variable.shape) == 2

@@ -355,6 +355,23 @@ def test_report_names_files_and_counts(tmp_path, make, capsys):
     assert len(pairs_in(dataset)) == 1
 
 
+def test_rows_may_be_a_multiple_of_the_devices(make):
+    lines = ["eins", "eins zwei", "eins zwei drei " * 6] * 5
+    whole = list(make(lines, lines, seed=1))
+    split = list(make(lines, lines, seed=1, num_devices=4))
+    assert any(len(labels) % 4 for _, labels, _ in whole)
+    for (_, labels, _), (inputs, more_labels, weights) in zip(
+        whole, split, strict=True
+    ):
+        rows = len(labels)
+        assert len(more_labels) == rows + -rows % 4
+        np.testing.assert_array_equal(more_labels[:rows], labels)
+        for rest in (inputs["source_ids"], more_labels, weights):
+            assert not np.any(rest[rows:])
+    with pytest.raises(ValueError, match="`num_devices` must be at least 1"):
+        make(lines, lines, num_devices=0)
+
+
 def test_report_says_what_the_vocabulary_does_not_know(make, capsys):
     make(["eins zwei"] * 3, ["ЖЖ eins", "eins", "zwei"], verbose=1)
     [report] = capsys.readouterr().err.strip().splitlines()[-1:]
