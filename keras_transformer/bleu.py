@@ -8,6 +8,7 @@ from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_texts
+from keras_transformer.checks import is_sequence
 
 # Decimal places of scores: few enough that 100 is 100 and not a little more,
 # enough that rounding them once more gives what rounding once would.
@@ -61,8 +62,8 @@ def corpus_scores(
 
     Args:
         translations: Strings, detokenised.
-        references: Strings, as many; or a list of such lists, where each
-            translation has several references.
+        references: Strings, as many; or a list of such lists or arrays, where
+            each translation has several references.
         lowercase: Whether case does not count.
         tokenize: sacreBLEU's tokenizer; `"none"` for text that is tokenised
             already.
@@ -96,11 +97,6 @@ def corpus_scores(
 
 def _by_reference(references):
     """Returns a list of texts for each reference that a translation has."""
-
-    def is_sequence(texts):
-        is_array = len(getattr(texts, "shape", ())) == 1
-        return is_array or isinstance(texts, (list, tuple))
-
     if isinstance(references, (list, tuple)) and references:
         if all(map(is_sequence, references)):
             return [

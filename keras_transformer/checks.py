@@ -320,6 +320,12 @@ def check_as_many(**sequences):
         )
 
 
+def is_sequence(values) -> bool:
+    """Whether a value is a list, a tuple, or an array of one axis."""
+    is_array = len(getattr(values, "shape", ())) == 1  # or a column of a table
+    return is_array or isinstance(values, (list, tuple))
+
+
 def check_in_order(name: str, values, rule: str):
     """Raises `TypeError` unless a value is iterable, in a defined order.
 

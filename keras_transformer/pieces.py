@@ -6,6 +6,9 @@ from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 
 UNKNOWN_TEXT = " ⁇ "
 
+# What pieces have for a space.
+SPACE = "▁"
+
 
 def split_texts(processor, texts):
     """Splits a string into ids, a sequence of strings into lists of ids.
@@ -59,7 +62,7 @@ def spellings(processor) -> list[str]:
             return UNKNOWN_TEXT
         if processor.IsControl(token_id):
             return ""
-        return processor.IdToPiece(token_id).replace("▁", " ")
+        return processor.IdToPiece(token_id).replace(SPACE, " ")
 
     return [spelling(token_id) for token_id in range(processor.GetPieceSize())]
 

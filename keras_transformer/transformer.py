@@ -43,6 +43,7 @@ from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import START_TOKEN_ID
 from keras_transformer.tensorflow_only.devices import strategy_scope
+from keras_transformer.tensorflow_only.forks import check_not_forked
 from keras_transformer.tensorflow_only.forks import note_process
 from keras_transformer.tensorflow_only.graphs import graph_for
 from keras_transformer.tensorflow_only.threads import parts_at_once
@@ -870,12 +871,12 @@ class Transformer(Freezable, keras.Model):
             ValueError: If ids are missing, without rows, longer than the
                 model's `max_length` or outside the vocabulary; if padding
                 precedes a token, as Keras's `pad_sequences` pads without
-                `padding="post"`; if labels are
-                missing, or differ in shape from the targets; if the shape of
-                `sample_weight` does not fit; if `class_weight` is given, for
-                which Keras expects one class per row; or if a loss of one's own
-                gives a number for each row.
+                `padding="post"`; if labels are missing, or differ in shape from
+                the targets; if the shape of `sample_weight` does not fit; if
+                `class_weight` is given, for which Keras expects one class per
+                row; or if a loss of one's own gives a number for each row.
         """
+        check_not_forked()
         fit = super().fit
         given = inspect.signature(fit).bind(x, y, *args, **kwargs).arguments
         warn_of_probabilities(self.loss)
@@ -906,6 +907,7 @@ class Transformer(Freezable, keras.Model):
         return_dict=False,
     ):
         """Like `keras.Model.train_on_batch`, without `class_weight`."""
+        check_not_forked()
         check_no_class_weight(class_weight)
         if self.loss is not None:
             check_has_labels(y)
@@ -915,6 +917,7 @@ class Transformer(Freezable, keras.Model):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Like `keras.Model.evaluate`, after checking the ids as `fit` does."""
+        check_not_forked()
         evaluate = super().evaluate
         if not kwargs.get("_use_cached_eval_dataset"):  # `fit` checked
             given = inspect.signature(evaluate).bind(x, y, *args, **kwargs)
@@ -926,6 +929,7 @@ class Transformer(Freezable, keras.Model):
 
     def predict(self, x, *args, **kwargs):
         """Like `keras.Model.predict`, after checking the ids as `fit` does."""
+        check_not_forked()
         check_training_data(self, x)
         return super().predict(x, *args, **kwargs)
 

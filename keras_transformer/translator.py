@@ -255,6 +255,12 @@ class Translator:
             sources: Lists of source ids, each through its end token.
             targets: As many of target ids, likewise.
             verbose: As for `score`.
+
+        Returns:
+            As `score`.
+
+        Raises:
+            ValueError: If a row is longer than the model's `max_length`.
         """
         scores = np.zeros(len(sources), "float32")
         token_scores = [np.zeros(0, "float32") for _ in sources]

@@ -1561,7 +1561,8 @@ def test_frozen_parts_of_the_start_are_told(
     assert frozen in errors
     assert "Source and target are the same text.\n" in errors
 
-    translator.model.trainable = False
+    translator.model.target_embedding.trainable = False
+    translator.model.decoder.trainable = False
     translator.save(tmp_path / "frozen", overwrite=True)
     with pytest.raises(ValueError, match="must have a part that is not frozen"):
         train(tmp_path / "other", text, settings)

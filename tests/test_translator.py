@@ -1535,3 +1535,8 @@ def test_what_is_there_is_replaced_for_a_flag_alone(translator, tmp_path, name):
     with pytest.raises(TypeError, match="`overwrite` must be True or False"):
         getattr(translator, name)(tmp_path / "there", overwrite="no")
     assert (tmp_path / "there").read_text() == "precious"
+
+
+@pytest.mark.slow
+def test_a_fork_is_told_what_to_do(run_program):
+    run_program("translate_in_a_fork", KERAS_BACKEND="tensorflow")

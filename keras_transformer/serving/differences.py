@@ -8,14 +8,12 @@ import re
 import keras
 import numpy as np
 
+from keras_transformer.pieces import SPACE
 from keras_transformer.pieces import UNKNOWN_TEXT
 from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import end_targets
 from keras_transformer.search import BeamSearch
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
-
-# The piece that is a space and nothing else.
-SPACE = "▁"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -82,14 +82,15 @@ class LiteRTTranslator:
             `False`, or a number is not an integer.
         ValueError: If the file is not a LiteRT model, is damaged, or lacks the
             signatures of `export_litert`; if a text is longer than the
-            exported translator takes; or if a number is less than 1.
+            exported translator takes; or if a number is less than 1, or there
+            would be more than 1,024 threads.
     """
 
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
         check_positive(num_threads=num_threads, num_workers=num_workers)
         if num_threads * num_workers > MOST_THREADS:
             raise ValueError(
-                f"`num_threads` times `num_workers` must be at most "
+                "`num_threads` times `num_workers` must be at most "
                 f"{MOST_THREADS}. Received: num_threads={num_threads}, "
                 f"num_workers={num_workers}."
             )
@@ -98,9 +99,10 @@ class LiteRTTranslator:
         # An absolute path, valid from any folder.
         self._arguments = (os.path.abspath(path), num_threads, num_workers)
         self.num_workers = num_workers
+        self._of_parents = []
         with _named_if_damaged(path):
             self._start()
-            with self._interpreter() as interpreter:
+            with self._borrowed() as interpreter:
                 signatures = interpreter.get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
@@ -116,7 +118,7 @@ class LiteRTTranslator:
         with _named_if_damaged(path):
             models = self._run("tokenizers", start=np.zeros(1, "int32"))
             self.facts = Facts.of(models)
-            with self._interpreter() as interpreter:
+            with self._borrowed() as interpreter:
                 runner = interpreter.get_signature_runner("translate_ids")
                 details = runner.get_input_details()["source_ids"]
         try:
@@ -196,7 +198,7 @@ class LiteRTTranslator:
 
     def _run(self, signature, **inputs):
         """Runs a signature on an interpreter that no other thread uses."""
-        with self._interpreter() as interpreter:
+        with self._borrowed() as interpreter:
             return interpreter.get_signature_runner(signature)(**inputs)
 
     def _start(self):
@@ -206,14 +208,29 @@ class LiteRTTranslator:
         for _ in range(num_workers):
             idle.put(_interpreter(path, num_threads))
         self._idle, self._process = idle, os.getpid()
+        self._file = _identity(path)
+
+    def _start_in_fork(self):
+        """Makes interpreters anew in the fork of a process.
+
+        Those of its parent, whose threads it lacks, may be in use by one of
+        these, and wait for others when they are freed: so they are kept.
+        """
+        path, *_ = self._arguments
+        if self._file != _identity(path):
+            raise RuntimeError(
+                f"{path!r} has changed since it was loaded, before this "
+                "process was forked. Load it again."
+            )
+        self._of_parents.append(self._idle)
+        with _named_if_damaged(path):
+            self._start()
 
     @contextlib.contextmanager
-    def _interpreter(self):
+    def _borrowed(self):
         """Yields an interpreter that no other thread uses meanwhile."""
         if self._process != os.getpid():
-            # A fork lacks the threads of its parent, which may have been using
-            # the interpreters.
-            self._start()
+            self._start_in_fork()
         idle = self._idle
         interpreter = idle.get()
         try:
@@ -247,6 +264,12 @@ def _interpreter(path, num_threads):
             not_installed("`LiteRTTranslator`", error.name, "litert")
         ) from error
     return interpreter.Interpreter(path, num_threads=num_threads)
+
+
+def _identity(path):
+    """What differs once a file has been replaced."""
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextlib.contextmanager

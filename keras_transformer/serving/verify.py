@@ -137,13 +137,15 @@ def verify_export(
     output. A line is beyond tolerance if, according to the model, the first two
     tokens that differ have different probabilities after the same prefix, and
     the export's whole output is less probable per token, both by more than
-    `tolerance` nats. Of several hypotheses, the one that differs most counts.
-    Where the texts are the same, their scores must be, within `tolerance`. What
-    a search forbids is not judged: an output that the model finds more probable
-    is within tolerance.
+    `tolerance` nats; or if it cannot compare the two, as one is too long for
+    it, or both have the same tokens. Of several hypotheses, the one that
+    differs most counts. Where the texts are the same, their scores must be,
+    within `tolerance`. What a search forbids is not judged: an output that the
+    model finds more probable is within tolerance.
 
     An export that was made from other weights or vocabularies, such as those
-    before the last training, is not the same model, whatever it says.
+    before the last training, or with another `max_length`, is not the same
+    model, whatever it says.
 
     Args:
         translator: The `Translator`, with the search it was exported with;

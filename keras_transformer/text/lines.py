@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 
 from keras_transformer.checks import check_in_order
+from keras_transformer.checks import is_sequence
 from keras_transformer.pieces import check_encodable
 from keras_transformer.system.paths import check_file
 
@@ -33,8 +34,14 @@ OTHER_STARTS = {
     b"\x00\x00\xfe\xff": "Convert it with `iconv -f utf-32 -t utf-8`.",
 }
 
-# Where UTF-16 without a mark has zeros, in characters that ASCII has too.
-ZEROS = {"utf-16le": slice(1, 4, 2), "utf-16be": slice(0, 3, 2)}
+# Where the first four bytes have zeros without a mark, if ASCII has the
+# characters too.
+ZEROS = {
+    (1, 3): "utf-16le",
+    (0, 2): "utf-16be",
+    (1, 2, 3): "utf-32le",
+    (0, 1, 2): "utf-32be",
+}
 
 
 def read_lines(path) -> Iterator[str]:
@@ -80,14 +87,14 @@ def read_stream(stream, name: str) -> Iterator[str]:
 
 
 def _check_no_zeros(line, name):
-    """Raises `ValueError` if a first line is UTF-16 that decodes as UTF-8."""
-    for encoding, places in ZEROS.items():
-        if line[places] == bytes(2):
-            raise ValueError(
-                f"Text must be UTF-8. Received: {name!r}, whose characters "
-                "begin or end with a byte 0x00. Convert it with "
-                f"`iconv -f {encoding} -t utf-8`."
-            )
+    """Raises `ValueError` if a first line that decodes is UTF-16 or UTF-32."""
+    places = tuple(place for place, byte in enumerate(line[:4]) if byte == 0)
+    if places in ZEROS:
+        raise ValueError(
+            f"Text must be UTF-8. Received: {name!r}, with bytes 0x00 as "
+            f"{ZEROS[places]} has them. Convert it with "
+            f"`iconv -f {ZEROS[places]} -t utf-8`."
+        )
 
 
 def lines_of(files_or_lines) -> Iterator[str]:
@@ -96,12 +103,12 @@ def lines_of(files_or_lines) -> Iterator[str]:
     Args:
         files_or_lines: A path; a sequence of paths; or any iterable of lines.
             A sequence of strings, also an array or a column, is taken as paths
-            if one of at most a hundred is a file, if all of these look like
-            names of files, or if most of the first hundred are files; otherwise
-            as lines.
+            if one of at most a hundred is a file, or if most of the first
+            hundred are; otherwise as lines.
 
     Raises:
-        FileNotFoundError: If a path is no file.
+        FileNotFoundError: If a path is no file, or if all of at most a hundred
+            lines look like names of files, such as `train.en`.
         TypeError: If anything but paths and strings is found.
         ValueError: If a file is not UTF-8, or a string cannot be encoded.
     """
@@ -118,6 +125,7 @@ def lines_of(files_or_lines) -> Iterator[str]:
         for path in files_or_lines:
             yield from read_lines(path)
         return
+    _check_are_no_names(files_or_lines)
     for number, line in enumerate(files_or_lines, start=1):
         if not isinstance(line, str):
             raise TypeError(
@@ -262,17 +270,22 @@ def chunks(items: Iterable, size: int) -> Iterator[list]:
 
 
 def _are_paths(items):
-    is_array = len(getattr(items, "shape", ())) == 1  # or a column of a table
-    if not is_array and not isinstance(items, (list, tuple)):
+    if not is_sequence(items):
         return False  # a look would use an iterator up
-    first = [*itertools.islice(items, MOST_PATHS)]
-    num_paths = sum(map(_is_path, first))
-    if len(items) > MOST_PATHS:
-        return num_paths > MOST_PATHS // 2
-    # Misspelt ones are named, and not learned from.
-    return num_paths > 0 or (
-        len(first) > 0 and all(map(_looks_like_path, first))
-    )
+    num_paths = sum(map(_is_path, itertools.islice(items, MOST_PATHS)))
+    return num_paths > (0 if len(items) <= MOST_PATHS else MOST_PATHS // 2)
+
+
+def _check_are_no_names(items):
+    """Raises `FileNotFoundError` if all lines look like misspelt paths."""
+    if not is_sequence(items) or not 0 < len(items) <= MOST_PATHS:
+        return
+    if all(map(_looks_like_path, items)):
+        raise FileNotFoundError(
+            f"No such file: {next(iter(items))!r}. Strings that all look like "
+            "names of files are not taken for text. For lines, pass an "
+            "iterator, `iter(lines)`."
+        )
 
 
 def _is_path(item):

@@ -95,8 +95,8 @@ class Tokenizer:
 
         Args:
             files_or_lines: A path, a sequence of paths, or an iterable of
-                lines. A list of at most a hundred strings is taken as paths if
-                one of them is a file; a longer one, if most of the first
+                lines. A sequence of at most a hundred strings is taken as paths
+                if one of them is a file; a longer one, if most of the first
                 hundred are. For a vocabulary that source and target share, pass
                 both files. From more than two million lines, a sample is used,
                 always the same one.

@@ -127,8 +127,8 @@ def _parts(lines):
     SentencePiece takes the start of a part for that of a word.
     """
     for line in lines:
-        # SentencePiece marks the ends of words with this character, and skips
-        # lines that have it.
+        # SentencePiece writes this character for unknown ones, and skips lines
+        # that have it.
         line = line.replace("\u2585", " ")
         start = 0
         while len(line) - start > MAX_LINE_LENGTH:

@@ -49,8 +49,8 @@ def make_model(
             raise ValueError(
                 "`start_from` must have a part that is not frozen. Received: "
                 f"{options.start_from}, where all are. Load it as a "
-                "`Translator`, set `translator.model.trainable = True`, and "
-                "save it elsewhere."
+                "`Translator`, set `trainable = True` on its model and on the "
+                "parts to train, and save it elsewhere."
             )
         model.compile(
             optimizer=_optimizer(options, model.hidden_dim, num_updates),

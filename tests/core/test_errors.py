@@ -688,14 +688,20 @@ def test_training_on_a_batch_refuses_weights_of_classes():
 
 def test_a_fork_says_that_tensorflow_does_not_compute(monkeypatch):
     model = make_model()
+    model.compile("sgd", kt.LabelSmoothedCrossentropy(), **AT_ONCE)
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    calls = [lambda: model.generate([[4, 3]]), make_model]
-    if keras.backend.backend() == "tensorflow":
-        for call in calls:
-            with raises(RuntimeError, "does not compute in a process that was"):
-                call()
-    else:
-        for call in calls:
+    if keras.backend.backend() != "tensorflow":
+        make_model()
+        return
+    for call in (
+        make_model,
+        lambda: model.generate([[4, 3]]),
+        lambda: model.fit(IDS, LABELS),
+        lambda: model.train_on_batch(IDS, LABELS),
+        lambda: model.evaluate(IDS, LABELS),
+        lambda: model.predict(IDS),
+    ):
+        with raises(RuntimeError, "does not compute in a process that was"):
             call()
 
 

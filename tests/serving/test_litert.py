@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -64,7 +65,7 @@ assert not {"tensorflow", "keras", "jax"} & set(sys.modules)
 FORKED = """
 import os, signal, sys, threading
 import keras_transformer as kt
-translate = kt.LiteRTTranslator(sys.argv[1])
+translate = kt.LiteRTTranslator(sys.argv[1], num_threads=int(sys.argv[2]))
 expected = translate(["the cat"])
 has_ended = threading.Event()
 def serve():
@@ -939,10 +940,24 @@ def test_translator_goes_to_other_processes(exported, tmp_path, monkeypatch):
     assert copy(TEXTS) == run(TEXTS)
 
 
-def test_translator_goes_on_in_a_fork(exported):
+@pytest.mark.parametrize("num_threads", [1, 8])
+def test_translator_goes_on_in_a_fork(exported, num_threads):
     """Though a thread of the parent was using the interpreter."""
     folder, _ = exported
-    python(FORKED, folder / "greedy.tflite")
+    python(FORKED, folder / "greedy.tflite", num_threads)
+
+
+def test_a_fork_needs_the_file_that_was_loaded(exported, tmp_path, monkeypatch):
+    folder, _ = exported
+    path = tmp_path / "copy.tflite"
+    shutil.copy(folder / "greedy.tflite", path)
+    run = kt.LiteRTTranslator(path)
+    path.unlink()
+    shutil.copy(folder / "beam best 2.tflite", path)
+    assert run(["the cat"])
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="has changed since it was loaded"):
+        run(["the cat"])
 
 
 def test_threads_are_few_enough_for_the_system(exported):

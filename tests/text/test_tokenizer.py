@@ -535,7 +535,7 @@ def test_symbols_that_cannot_be(symbols, kind, message):
 
 
 def test_lines_with_a_block_of_a_bar_chart_are_learned_from(lines):
-    """SentencePiece skips those that have its own mark of word ends."""
+    """SentencePiece skips those with what it writes for unknown characters."""
     options = {"vocabulary_size": 300, "verbose": 0}
     rare = [*lines, *["ξψω \u2585"] * 20]
     tokenizer = kt.Tokenizer.train(rare, **options)
