@@ -866,6 +866,8 @@ class Transformer(Freezable, keras.Model):
         `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
 
         Raises:
+            RuntimeError: If this is the fork of a process that had a model, in
+                which TensorFlow does not compute.
             TypeError: If ids are not integers, or arrays are not in a
                 dictionary.
             ValueError: If ids are missing, without rows, longer than the

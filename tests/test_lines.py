@@ -208,7 +208,9 @@ def test_strings_that_are_no_files_are_lines(kind):
     assert list(lines_of(kind(lines))) == lines
 
 
-@pytest.mark.parametrize("text", ["3.50", "etc.", "a.b c", "end.", ".", "a/b"])
+@pytest.mark.parametrize(
+    "text", ["3.50", "etc.", "a.b c", ".", "a/b", "Hello.World", "a@b.de"]
+)
 def test_words_with_points_are_lines(text):
     assert list(lines_of([text, text])) == [text, text]
     assert list(lines_of([text, "train.en"])) == [text, "train.en"]
@@ -226,9 +228,7 @@ def test_paths_may_be_in_an_array(write, dtype):
 @pytest.mark.parametrize("kind", [list, tuple, np.array])
 def test_names_of_files_that_are_missing_are_no_lines(kind):
     paths = kind(["data/train.en", "data/train.2.txt"])
-    with pytest.raises(
-        FileNotFoundError, match="No such file: .*train.en'.*Strings"
-    ):
+    with pytest.raises(FileNotFoundError, match="file: 'data/train.en'. Strin"):
         list(lines_of(paths))
     assert list(lines_of(iter(paths))) == list(paths)
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import queue
 
 import numpy as np
 import sentencepiece
@@ -13,7 +12,6 @@ from keras_transformer.batches import in_text_order
 from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
 from keras_transformer.checks import check_flag
-from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_texts
 from keras_transformer.lengths import check_row_lengths
 from keras_transformer.pieces import end_sources
@@ -23,9 +21,10 @@ from keras_transformer.pieces import split_texts
 from keras_transformer.serving.litert_file import Facts
 from keras_transformer.serving.litert_file import check_litert_file
 from keras_transformer.serving.litert_file import damaged
+from keras_transformer.serving.litert_workers import Workers
+from keras_transformer.serving.litert_workers import check_threads
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
-from keras_transformer.system.extras import not_installed
 from keras_transformer.system.paths import check_utf8
 from keras_transformer.system.progress import with_progress
 
@@ -33,9 +32,6 @@ from keras_transformer.system.progress import with_progress
 # decoded at once: 24 of a source and 50 more, and half as many again, as
 # `sentences_per_batch` may exceed that number by half.
 TOKENS_PER_HYPOTHESIS = 111
-
-# LiteRT starts all threads at once, and crashes where the system has no more.
-MOST_THREADS = 1024
 
 
 class LiteRTTranslator:
@@ -78,6 +74,8 @@ class LiteRTTranslator:
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If ai-edge-litert is not installed.
+        RuntimeError: In the fork of a process, if the file is no longer what
+            was loaded.
         TypeError: If `texts` are not strings, `return_scores` is not `True` or
             `False`, or a number is not an integer.
         ValueError: If the file is not a LiteRT model, is damaged, or lacks the
@@ -87,22 +85,15 @@ class LiteRTTranslator:
     """
 
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
-        check_positive(num_threads=num_threads, num_workers=num_workers)
-        if num_threads * num_workers > MOST_THREADS:
-            raise ValueError(
-                "`num_threads` times `num_workers` must be at most "
-                f"{MOST_THREADS}. Received: num_threads={num_threads}, "
-                f"num_workers={num_workers}."
-            )
+        check_threads(num_threads, num_workers)
         path = check_litert_file(path)
         check_utf8(path)
         # An absolute path, valid from any folder.
         self._arguments = (os.path.abspath(path), num_threads, num_workers)
         self.num_workers = num_workers
-        self._of_parents = []
         with _named_if_damaged(path):
-            self._start()
-            with self._borrowed() as interpreter:
+            self._workers = Workers(*self._arguments)
+            with self._workers.lend() as interpreter:
                 signatures = interpreter.get_signature_list()
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
@@ -118,7 +109,7 @@ class LiteRTTranslator:
         with _named_if_damaged(path):
             models = self._run("tokenizers", start=np.zeros(1, "int32"))
             self.facts = Facts.of(models)
-            with self._borrowed() as interpreter:
+            with self._workers.lend() as interpreter:
                 runner = interpreter.get_signature_runner("translate_ids")
                 details = runner.get_input_details()["source_ids"]
         try:
@@ -197,46 +188,8 @@ class LiteRTTranslator:
         return self._target.decode(ids)
 
     def _run(self, signature, **inputs):
-        """Runs a signature on an interpreter that no other thread uses."""
-        with self._borrowed() as interpreter:
+        with self._workers.lend() as interpreter:
             return interpreter.get_signature_runner(signature)(**inputs)
-
-    def _start(self):
-        """Makes an interpreter for each worker."""
-        path, num_threads, num_workers = self._arguments
-        idle = queue.SimpleQueue()
-        for _ in range(num_workers):
-            idle.put(_interpreter(path, num_threads))
-        self._idle, self._process = idle, os.getpid()
-        self._file = _identity(path)
-
-    def _start_in_fork(self):
-        """Makes interpreters anew in the fork of a process.
-
-        Those of its parent, whose threads it lacks, may be in use by one of
-        these, and wait for others when they are freed: so they are kept.
-        """
-        path, *_ = self._arguments
-        if self._file != _identity(path):
-            raise RuntimeError(
-                f"{path!r} has changed since it was loaded, before this "
-                "process was forked. Load it again."
-            )
-        self._of_parents.append(self._idle)
-        with _named_if_damaged(path):
-            self._start()
-
-    @contextlib.contextmanager
-    def _borrowed(self):
-        """Yields an interpreter that no other thread uses meanwhile."""
-        if self._process != os.getpid():
-            self._start_in_fork()
-        idle = self._idle
-        interpreter = idle.get()
-        try:
-            yield interpreter
-        finally:
-            idle.put(interpreter)
 
 
 def sentences_per_batch(
@@ -254,22 +207,6 @@ def sentences_per_batch(
     share = -(-num_sentences // num_workers)
     num_batches = max(round(share / best), 1)
     return max(-(-share // num_batches), 1)
-
-
-def _interpreter(path, num_threads):
-    try:
-        from ai_edge_litert import interpreter
-    except ModuleNotFoundError as error:
-        raise ImportError(
-            not_installed("`LiteRTTranslator`", error.name, "litert")
-        ) from error
-    return interpreter.Interpreter(path, num_threads=num_threads)
-
-
-def _identity(path):
-    """What differs once a file has been replaced."""
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextlib.contextmanager

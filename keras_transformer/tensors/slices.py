@@ -49,12 +49,11 @@ def pick(x, places):
 
 
 def _from_start(places, size):
-    """On JAX, moves negative places past the end, where it finds NaN.
+    """Moves negative places past the end, where JAX finds NaN.
 
-    It would count them from the end, as if an id of -1 were the last token.
+    Keras on JAX and PyTorch would count them from the end, as if an id of -1
+    were the last token.
     """
-    if keras.backend.backend() != "jax":
-        return places
     return ops.where(places < 0, size, places)
 
 

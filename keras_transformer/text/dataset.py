@@ -46,9 +46,9 @@ def translation_dataset(
     The text is split into ids once, here, and kept in memory (4 bytes a token,
     about 100 a pair). Pairs of similar length share a batch, as in section 5.1,
     and are padded to one of a few lengths, so that a compiled model sees few
-    shapes: a batch of length `L` always has `tokens_per_batch // L` rows. One
-    batch of each length is filled up with rows of padding, which have no
-    weight.
+    shapes: a batch of length `L` always has `tokens_per_batch // L` rows,
+    rounded up to a multiple of `num_devices`. One batch of each length is
+    filled up with rows of padding, which have no weight.
 
     Args:
         source: A path, paths, or lines of source text; or a `tf.data.Dataset`
@@ -69,9 +69,8 @@ def translation_dataset(
         segmentation_alpha: The `alpha` of `Tokenizer.sample`.
         shuffle: Whether each epoch has a new order.
         seed: The same seed gives the same orders and segmentations.
-        num_devices: Devices among which `keras.distribution` splits a batch,
-            which then has a multiple of this number of rows, the last of them
-            padding; up to `num_devices - 1` more than fit the budget.
+        num_devices: Devices among which `keras.distribution` splits the rows of
+            a batch. Those beyond `tokens_per_batch` are padding.
         verbose: 0 is silent, 1 shows progress and how many pairs were
             dropped.
 

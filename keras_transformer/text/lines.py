@@ -18,8 +18,8 @@ from keras_transformer.system.paths import check_file
 # most must be files.
 MOST_PATHS = 100
 
-# Such as "data/train.en" or "train.txt", but not "3.50" or "etc.".
-NAME_OF_FILE = r"\S+\.[A-Za-z][A-Za-z0-9]{0,4}"
+# Such as "data/train.en", but not "3.50", "etc.", "Hello.World" or "a@b.de".
+NAME_OF_FILE = r"[^\s@]+\.[a-z][a-z0-9]{0,4}"
 
 # What to do about files that do not begin like text in UTF-8.
 OTHER_STARTS = {
@@ -281,10 +281,11 @@ def _check_are_no_names(items):
     if not is_sequence(items) or not 0 < len(items) <= MOST_PATHS:
         return
     if all(map(_looks_like_path, items)):
+        first = str(next(iter(items)))
         raise FileNotFoundError(
-            f"No such file: {next(iter(items))!r}. Strings that all look like "
-            "names of files are not taken for text. For lines, pass an "
-            "iterator, `iter(lines)`."
+            f"No such file: {first!r}. Strings that all look like names of "
+            "files are not taken for text. For lines, pass an iterator, "
+            "`iter(lines)`."
         )
 
 

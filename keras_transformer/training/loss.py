@@ -56,8 +56,8 @@ class LabelSmoothedCrossentropy(keras.losses.Loss):
 
     Call arguments:
         y_true: Int tensor `(B, T)`, the ids that follow each position. Those
-            outside the vocabulary give NaN on JAX, and an error on TensorFlow
-            and a CPU, unless XLA compiles it; there, anything.
+            outside the vocabulary give NaN on JAX, and an error on PyTorch and
+            on TensorFlow and a CPU, unless XLA compiles it; there, anything.
         y_pred: Float tensor `(B, T, V)`, logits.
         sample_weight: Float tensor `(B, T)`, 0 at padding; or `(B,)`, of
             sentences.
@@ -155,8 +155,8 @@ def smoothed_crossentropy(ids, logits, label_smoothing: float = 0.0):
             ids,
         )
 
-    # The ids are an argument, as a gradient of JAX cannot use tensors from
-    # outside in functions that are transformed, and floats, which may have one.
+    # JAX refuses tensors from outside in a gradient of a transformed function,
+    # so the ids are an argument; as floats, which alone may have a gradient.
     @custom_gradient
     def crossentropy(logits, ids):
         labels = ops.cast(ids, "int32")

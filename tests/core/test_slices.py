@@ -32,7 +32,8 @@ def test_places_of_any_tensor_are_numbered(dtype, axis):
 
 
 @pytest.mark.skipif(
-    keras.backend.backend() != "jax", reason="others raise an error"
+    keras.backend.backend() != "jax",
+    reason="TensorFlow and PyTorch raise an error on a CPU",
 )
 def test_places_are_not_counted_from_the_end():
     x = np.arange(12, dtype="float32").reshape(3, 4)

@@ -24,6 +24,7 @@ from keras_transformer.serving import litert_compaction
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import litert_file
 from keras_transformer.serving import litert_translator
+from keras_transformer.serving import litert_workers
 
 ENGLISH = ["the cat sees the dog", "the hen sees the fox", "the dog"] * 9
 GERMAN = ["Katze sieht Hund", "Henne sieht Fuchs", "der Hund"] * 9
@@ -74,15 +75,17 @@ def serve():
 thread = threading.Thread(target=serve)
 thread.start()
 codes = []
-for _ in range(5):
+for is_used in (True, False) * 3:
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        os._exit(translate(["the cat"]) != expected)
+        if is_used:
+            assert translate(["the cat"]) == expected
+        sys.exit()  # all is freed
     codes.append(os.waitpid(child, 0)[1])
 has_ended.set()
 thread.join()
-assert codes == [0] * 5, codes
+assert codes == [0] * 6, codes
 """
 
 COMMAND_WITHOUT_TENSORFLOW = """
@@ -947,7 +950,22 @@ def test_translator_goes_on_in_a_fork(exported, num_threads):
     python(FORKED, folder / "greedy.tflite", num_threads)
 
 
-def test_a_fork_needs_the_file_that_was_loaded(exported, tmp_path, monkeypatch):
+def test_a_fork_makes_each_interpreter_once(exported, monkeypatch):
+    folder, _ = exported
+    run = kt.LiteRTTranslator(folder / "greedy.tflite", num_workers=3)
+    expected = run(TEXTS)
+    made, make = [], interpreter.Interpreter
+    monkeypatch.setattr(
+        interpreter,
+        "Interpreter",
+        lambda *args, **options: made.append(args) or make(*args, **options),
+    )
+    litert_workers.leave_all_to_parent()
+    assert run(TEXTS) == expected
+    assert len(made) == 3
+
+
+def test_a_fork_needs_the_file_that_was_loaded(exported, tmp_path):
     folder, _ = exported
     path = tmp_path / "copy.tflite"
     shutil.copy(folder / "greedy.tflite", path)
@@ -955,7 +973,7 @@ def test_a_fork_needs_the_file_that_was_loaded(exported, tmp_path, monkeypatch):
     path.unlink()
     shutil.copy(folder / "beam best 2.tflite", path)
     assert run(["the cat"])
-    monkeypatch.setattr(os, "getpid", lambda: -1)
+    litert_workers.leave_all_to_parent()
     with pytest.raises(RuntimeError, match="has changed since it was loaded"):
         run(["the cat"])
 
