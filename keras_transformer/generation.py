@@ -25,6 +25,7 @@ from keras_transformer.decoding import DecodingLoop
 from keras_transformer.lengths import check_length
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
+from keras_transformer.lengths import default_max_length
 from keras_transformer.lengths import within_model
 from keras_transformer.masking import padding_mask
 from keras_transformer.search import log_probabilities
@@ -74,7 +75,7 @@ def generate(
     )
     target_ids, scores, token_scores = (x[:rows] for x in found)
     target_ids = _cut(target_ids)
-    _check_numbers(model, inputs["source_ids"], target_ids, scores)
+    _check_numbers(model, inputs, target_ids, scores)
     num_hypotheses, longest = target_ids.shape[1:]
     results = [target_ids]
     if return_scores:
@@ -248,18 +249,32 @@ def _check_without_start(model, name, ids):
         )
 
 
-def _check_numbers(model, source_ids, target_ids, scores):
+def _check_numbers(model, inputs, target_ids, scores):
     """Raises `ValueError` if a search found nothing as logits were NaN.
 
-    Of NaN a search makes targets without tokens, or without a score.
+    Of NaN a search makes targets without a score, or without an end: of no
+    tokens, or with padding where the next one would be.
     """
-    found = np.isfinite(scores[:, 0]) & np.any(target_ids[:, 0], axis=-1)
-    rows = np.flatnonzero(np.any(source_ids, axis=1) & ~found)
+    source_ids = inputs["source_ids"]
+    lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
+    limits = inputs.get("max_lengths", default_max_length(lengths))
+    limits = np.minimum(limits, model.max_length or limits)
+    # With room for an end token.
+    targets = np.pad(target_ids[:, 0], ((0, 0), (0, 1)))
+    counts = np.argmax(targets == PAD_TOKEN_ID, axis=1)  # until padding
+    last = targets[np.arange(len(targets)), counts - 1]
+    has_ended = (last == model.end_token_id) | (counts == limits)
+    found = np.isfinite(scores[:, 0]) & has_ended
+    rows = np.flatnonzero((lengths > 0) & ~found)
     if len(rows) == 0:
         return
-    # Constraints too may have left no tokens.
-    ends = np.full((len(rows), 1), model.end_token_id)
-    _, scores_of_ends = score(model, source_ids[rows], ends, False)
+    # Constraints too may have left no tokens, and a search of one's own
+    # anything: so the model says what it computes there.
+    targets, counts = targets[rows], counts[rows]
+    is_before = np.arange(targets.shape[1]) < counts[:, np.newaxis]
+    targets = np.where(is_before, targets, PAD_TOKEN_ID)
+    targets[np.arange(len(rows)), counts] = model.end_token_id
+    _, scores_of_ends = score(model, source_ids[rows], _cut(targets), False)
     rows = rows[np.isnan(scores[rows, 0]) | np.isnan(scores_of_ends)]
     if len(rows):
         raise ValueError(

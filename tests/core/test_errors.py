@@ -528,6 +528,36 @@ def test_a_search_needs_numbers(untraced, search, return_scores):
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize(
+    "search", [kt.GreedySearch(), kt.Sampling(seed=1)], ids=["greedy", "sample"]
+)
+@pytest.mark.parametrize("return_scores", [True, False])
+def test_a_search_needs_numbers_after_its_first_token(
+    untraced, search, return_scores
+):
+    model = make_model(
+        source_vocabulary_size=V, tie_output=False, output_bias=True
+    )
+    vectors = model.target_embedding.embeddings
+    vectors.assign(np.where(np.arange(V)[:, None] == 5, np.nan, vectors))
+    options = {
+        "search": search,
+        "return_scores": return_scores,
+        "max_length": 4,
+    }
+    ids = np.array([[0, 0], [4, 3]])
+    prefix = np.array([[0, 0], [6, 5]])
+    message = "must be numbers. Received: NaN for row 1"
+    with raises(ValueError, message):
+        model.generate(ids, target_prefix_ids=prefix, **options)
+    model.logit_bias.assign(np.where(np.arange(V) == 5, 1e4, 0.0))
+    with raises(ValueError, message):
+        model.generate(ids, **options)
+    # Nothing is computed after the last token.
+    options["max_length"] = 1
+    assert model.generate(ids, **options)[0].tolist() == [[0], [5]]
+
+
 @pytest.mark.parametrize("make", [kt.GreedySearch, kt.BeamSearch])
 def test_constraints_that_leave_no_token_are_no_error(untraced, make):
     search = make(forbidden_token_ids=range(V))
