@@ -851,12 +851,12 @@ def test_cores_are_given_to_as_many_texts_as_there_are(
 
 def test_a_vocabulary_is_learned_for_trainings(trained, tmp_path):
     files = (trained.source, trained.target)
-    model = tmp_path / "joint.model"
+    model = tmp_path / "a joint.model"
     options = ("--vocabulary-size", "60", "--model-type", "bpe")
     command = ("vocabulary", *files, "-o", model, *options)
     result = run(*command, "--symbols", "<2de>, <2fr>")
     assert (result.code, result.output) == (0, "")
-    assert f"--tokenizer {model}" in result.errors
+    assert f"--tokenizer '{model}'" in result.errors
     expected = kt.Tokenizer.train(
         files, 60, model_type="bpe", symbols=["<2de>", "<2fr>"], verbose=0
     )

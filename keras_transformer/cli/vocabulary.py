@@ -1,5 +1,6 @@
 """`keras-transformer vocabulary`."""
 
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -74,6 +75,7 @@ def vocabulary(
     write_file(output, tokenizer.model)
     print(
         f"Vocabulary of {tokenizer.vocabulary_size:,} pieces in {output}. "
-        f"Train with it:\n  keras-transformer train ... --tokenizer {output}",
+        "Train with it:\n  keras-transformer train ... --tokenizer "
+        f"{shlex.quote(str(output))}",
         file=sys.stderr,
     )
