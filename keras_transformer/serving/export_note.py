@@ -18,7 +18,7 @@ METADATA = "keras_transformer"
 
 
 def note_of(translator, has_search: bool = True) -> bytes:
-    """A translator's search, and digests of its parts, as JSON.
+    """A translator's search and limit, and digests of its parts, as JSON.
 
     Args:
         translator: The `Translator`.
@@ -26,7 +26,7 @@ def note_of(translator, has_search: bool = True) -> bytes:
             as it is told each time.
     """
     note = {"parts": _parts(translator)}
-    if has_search:  # and limits of its own
+    if has_search:  # such an export has the model's limit too
         note["parts"]["max_length"] = translator.model.max_length
         description = keras.saving.serialize_keras_object(translator.search)
         note["search"] = {

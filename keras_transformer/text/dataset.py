@@ -82,7 +82,8 @@ def translation_dataset(
         you add; end these with `.prefetch(2)`.
 
     Raises:
-        FileNotFoundError: If a path is not a file.
+        FileNotFoundError: If a path is not a file, or if all of a few strings
+            look like names of files; for such lines, pass `iter(lines)`.
         TypeError: If the arguments are of the wrong kind.
         ValueError: If source and target differ in their number of lines, no
             pair is left, one does not fit a batch, or a size is out of range.

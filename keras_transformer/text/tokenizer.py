@@ -118,7 +118,9 @@ class Tokenizer:
             verbose: 0 is silent, 1 shows a progress bar.
 
         Raises:
-            FileNotFoundError: If a path is not a file.
+            FileNotFoundError: If a path is not a file, or if all of a few
+                strings look like names of files; for such lines, pass
+                `iter(lines)`.
             TypeError: If a symbol is not a string, or another argument of the
                 wrong kind.
             ValueError: If there is no text, the vocabulary is larger than the
