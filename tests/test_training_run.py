@@ -1303,10 +1303,48 @@ def test_full_disk_before_a_checkpoint_promises_none(
     def full(self, folder, **options):
         raise OSError(errno.ENOSPC, "No space left on device", folder)
 
-    monkeypatch.setattr(kt.Translator, "save", full)
+    monkeypatch.setattr(Checkpoint, "write", full)
     message = "has no translator of this .* then run the same command again.$"
     with pytest.raises(OSError, match=message):
         train(tmp_path / "run", text, {**trained.settings, "epochs": 1})
+
+
+def test_full_disk_after_a_checkpoint_costs_no_epoch(
+    trained, untrained, tmp_path, text, monkeypatch
+):
+    def full(self, folder, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", folder)
+
+    folder = tmp_path / "run"
+    settings = {**trained.settings, "epochs": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(kt.Translator, "save", full)
+        message = "run has no translator of this .*from the last checkpoint.$"
+        with pytest.raises(OSError, match=message):
+            train(folder, text, settings)
+    monkeypatch.delattr(Fitting, "_fit_epoch")  # nothing is left to train
+    run = train(folder, text, settings)
+    assert run.state() == f"The translator after epoch 1 is in {folder}."
+    assert kt.Translator.load(folder).model.num_layers == 1
+
+
+def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
+    trained, copied, text
+):
+    # As if the second epoch had ended the process after its checkpoint.
+    log = copied / "training/log.csv"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:2]))
+    old = kt.Translator.load(copied)
+    old.model.set_weights([0 * weight for weight in trained.weights])
+    old.save(copied, overwrite=True)
+    train(copied, text, trained.settings)
+    assert losses(copied) == trained.losses
+    for found, weight in zip(weights_in(copied), trained.weights, strict=True):
+        np.testing.assert_array_equal(found, weight)
+    # Another translator that was put there since is left alone.
+    old.save(copied, overwrite=True)
+    train(copied, text, trained.settings)
+    assert not any(weight.any() for weight in weights_in(copied))
 
 
 def test_an_unfinished_checkpoint_is_no_progress(tmp_path):
@@ -1379,7 +1417,7 @@ def test_full_disk_loses_nothing(trained, untrained, copied, text, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "write", full)
         message = (
-            "The disk is full: .*checkpoints.*The translator after epoch 3 is "
+            "The disk is full: .*checkpoints.*The translator after epoch 2 is "
             "in .*then run the same command, without `--overwrite`, to go on "
             "from the last checkpoint"
         )
@@ -1947,7 +1985,7 @@ def in_processes(run_program, text, tmp_path):
             [
                 "while a checkpoint is renamed",
                 "between two batches",
-                "between translator and checkpoint",
+                "between checkpoint and translator",
             ],
         ),
         (

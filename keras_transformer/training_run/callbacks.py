@@ -126,45 +126,88 @@ class Bleu(BleuCallback):
         super()._write(samples, epoch)
 
 
-class SaveTranslator(keras.callbacks.Callback):
-    """Adds each epoch to the history, and saves the translator to be kept.
+class Results(keras.callbacks.Callback):
+    """Adds each epoch to the history, which later callbacks read.
 
-    It comes before all callbacks that read the history. Weights and losses that
-    are not finite end training here, before anything is written.
+    Weights and losses that are not finite end training here, before anything is
+    written.
 
     Args:
         history: The `History`.
-        translator: The `Translator` that is trained.
-        folder: The `RunFolder`, or `None` in a process that writes nothing.
     """
 
-    def __init__(
-        self,
-        history: History,
-        translator: Translator,
-        folder: RunFolder | None,
-    ):
+    def __init__(self, history: History):
         super().__init__()
         self.history = history
-        self.translator = translator
-        self.folder = folder
 
     def on_epoch_end(self, epoch, logs=None):
         check_finite_model(self.model)
         values = {name: float(value) for name, value in logs.items()}
         _check_losses(values, self.history.rows)
         self.history.rows.append({"epoch": epoch, **values})
-        if self.history.epoch_to_save() == epoch:
-            if self.folder is not None:
-                self.folder.check_in_place()
-                self.translator.save(self.folder.output, overwrite=True)
-            self.history.saved = epoch
+
+
+class SaveTranslator(keras.callbacks.Callback):
+    """Saves the translator after each epoch that is to be kept.
+
+    It comes after `Checkpoints`, so that what it replaces is of an epoch that
+    training does not go back to, and before `Logs`: if an epoch has a
+    checkpoint and is not logged, training ended before its translator was
+    certainly saved, which is made up for at the next start.
+
+    Args:
+        checkpoint: The `Checkpoint` that training goes on from.
+        history: The `History`, which already has the epoch.
+        translator: The `Translator` that is trained.
+        averaging: The `WeightAveraging`, or `None`.
+        folder: The `RunFolder`.
+        distribution: Its chief writes.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        history: History,
+        translator: Translator,
+        averaging: WeightAveraging | None,
+        folder: RunFolder,
+        distribution: Distribution,
+    ):
+        super().__init__()
+        self.checkpoint = checkpoint
+        self.history = history
+        self.translator = translator
+        self.averaging = averaging
+        self.folder = folder
+        self.distribution = distribution
+
+    def on_train_begin(self, logs=None):
+        epochs = len(self.history.rows)
+        logged = self.distribution.by_chief(self.folder.epochs_logged)
+        if logged >= epochs or self.checkpoint.batch:
+            return
+        if self.averaging:
+            self.averaging.apply()
+        self._save(epochs - 1)
+        if self.averaging:
+            self.averaging.restore()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._save(epoch)
+
+    def _save(self, epoch):
+        if self.history.epoch_to_save() != epoch:
+            return
+        if self.distribution.is_chief:
+            self.folder.check_in_place()
+            self.translator.save(self.folder.output, overwrite=True)
+        self.history.saved = epoch
 
 
 class Logs(keras.callbacks.Callback):
     """Writes the results of epochs: as CSV, for TensorBoard, as a picture.
 
-    It comes after `Checkpoints`: an epoch that is logged has one.
+    It comes last of what writes: an epoch that is logged has all else.
 
     Args:
         history: The `History`, which already has the epoch.

@@ -16,6 +16,7 @@ from keras_transformer.training_run.callbacks import Checkpoints
 from keras_transformer.training_run.callbacks import EarlyStopping
 from keras_transformer.training_run.callbacks import Logs
 from keras_transformer.training_run.callbacks import OneTraining
+from keras_transformer.training_run.callbacks import Results
 from keras_transformer.training_run.callbacks import Sample
 from keras_transformer.training_run.callbacks import SaveTranslator
 from keras_transformer.training_run.data import TrainingData
@@ -201,8 +202,7 @@ class Fitting:
         callbacks = [self.averaging] if self.averaging else []
         if options.scores_bleu():
             callbacks.append(self._bleu_callback())
-        folder = self.folder if is_chief else None
-        callbacks.append(SaveTranslator(history, translator, folder))
+        callbacks.append(Results(history))
         callbacks.append(
             Checkpoints(
                 checkpoint,
@@ -213,6 +213,16 @@ class Fitting:
                 folder=self.folder,
                 distribution=self.distribution,
                 interrupt=interrupt,
+            )
+        )
+        callbacks.append(
+            SaveTranslator(
+                checkpoint,
+                history,
+                translator,
+                self.averaging,
+                folder=self.folder,
+                distribution=self.distribution,
             )
         )
         if is_chief:

@@ -25,7 +25,7 @@ class History:
     rows: list[dict]
 
     def __post_init__(self):
-        self.saved = self.epoch_to_save()
+        self.saved = self.epoch_to_save()  # `SaveTranslator` sees to it
 
     def epoch_to_save(self) -> int | None:
         """The epoch, from 0, whose translator is to be on disk."""

@@ -157,10 +157,8 @@ class TrainingRun:
         if not self.distribution.is_chief:
             return "What is saved is in the folder of the first process."
         if history.saved is None:
-            return (
-                f"No epoch has ended; {output} has no translator of this "
-                "training yet."
-            )
+            reason = "" if history.rows else "No epoch has ended; "
+            return f"{reason}{output} has no translator of this training yet."
         translator = f"The translator after epoch {history.saved + 1}"
         if self.options.keep_best and (scored := history.scored()):
             epochs = len(scored)

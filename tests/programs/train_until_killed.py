@@ -41,10 +41,10 @@ def kill_at(moment):
                 self.epoch == 1 and self.num_batches - self.skipped - batch == 4
             ),
         )
-    elif moment == "between translator and checkpoint":
-        callbacks.Checkpoints.on_epoch_end = killed_before(
-            callbacks.Checkpoints.on_epoch_end,
-            lambda self, epoch, *logs: epoch == 2,
+    elif moment == "between checkpoint and translator":
+        callbacks.SaveTranslator.on_epoch_end = killed_before(
+            callbacks.SaveTranslator.on_epoch_end,
+            lambda self, epoch, *logs: epoch == 1,
         )
 
 
