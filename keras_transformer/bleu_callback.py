@@ -1,6 +1,7 @@
 """BLEU during training."""
 
 import math
+import sys
 
 import keras
 
@@ -19,6 +20,7 @@ from keras_transformer.system.paths import is_address
 from keras_transformer.system.progress import print_sample
 from keras_transformer.text.lines import check_line_lengths
 from keras_transformer.translator import Translator
+from keras_transformer.weights import check_finite_model
 
 
 class BleuCallback(keras.callbacks.Callback):
@@ -32,6 +34,9 @@ class BleuCallback(keras.callbacks.Callback):
             kt.BleuCallback(translator, sources, references),
             keras.callbacks.EarlyStopping("val_bleu", mode="max", patience=3),
         ]
+
+    Of weights that are not finite numbers there is no score either, and a line
+    says so; whether `fit` ends then is for `keras.callbacks.TerminateOnNaN`.
 
     Args:
         translator: A `Translator` of the model that is trained, with the
@@ -119,6 +124,15 @@ class BleuCallback(keras.callbacks.Callback):
         # Not NaN, to which Keras's callbacks compare all that come after it.
         logs["val_bleu"] = -math.inf
         if (epoch + 1) % self.every:
+            return
+        try:
+            check_finite_model(self.model)
+        except ValueError:
+            print(
+                f"Epoch {epoch + 1} has no BLEU: the weights are not finite "
+                "numbers.",
+                file=sys.stderr,
+            )
             return
         translations = first_of(self.translator(self.sources))
         logs["val_bleu"] = corpus_scores(

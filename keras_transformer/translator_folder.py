@@ -82,7 +82,8 @@ def write_folder(path, weights, tokenizers, description, overwrite):
             write_file(os.path.join(path, DESCRIPTION), text.encode())
         except BaseException:
             if _weights_on_disk(path) not in contents:
-                _remove(path, contents)
+                with contextlib.suppress(OSError):  # not in place of the error
+                    _remove(path, contents)
             raise
         # Those of the translator before, or of a save that was killed.
         _remove(

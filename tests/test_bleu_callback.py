@@ -141,6 +141,16 @@ def test_epochs_in_between_are_no_improvement(translator, monkeypatch):
     assert stop.best == 7.0 and len(history["val_bleu"]) == 7
 
 
+def test_a_training_that_diverges_ends_as_fit_has_it(translator, capsys):
+    callback = kt.BleuCallback(translator, LINES[:2], LINES[:2])
+    translator.model.optimizer.learning_rate = math.inf
+    history = fit(translator, callback, keras.callbacks.TerminateOnNaN())
+    assert history["val_bleu"] == [-math.inf] * len(history["loss"])
+    assert len(history["loss"]) < 3
+    line = "Epoch 1 has no BLEU: the weights are not finite numbers.\n"
+    assert capsys.readouterr().err.startswith(line)
+
+
 def test_one_string_is_not_many(translator):
     for arguments in (("abc", LINES[:3]), (LINES[:3], "abc")):
         with pytest.raises(TypeError, match="must be a sequence of strings"):

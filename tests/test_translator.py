@@ -1307,6 +1307,18 @@ def test_a_first_save_that_fails_can_be_tried_again(
     assert_same(kt.Translator.load(path), other_translator)
 
 
+def test_a_full_disk_is_told_where_nothing_can_be_removed(
+    other_translator, saved, monkeypatch
+):
+    def fail(path):
+        raise PermissionError(errno.EROFS, "Read-only file system", path)
+
+    full_disk_at(monkeypatch, 1)
+    monkeypatch.setattr(translator_folder.os, "remove", fail)
+    with pytest.raises(OSError, match="No space left"):
+        other_translator.save(saved, overwrite=True)
+
+
 def test_overwrite_removes_what_a_killed_save_left(translator, saved):
     expected = len(contents(saved))
     for name in (
