@@ -184,9 +184,11 @@ class DecodingLoop:
             The next position, and the decoding.
         """
         encoded_mask = padding_mask(decoding.inputs["source_ids"])
+        # Screening cannot force the tokens of a prefix.
+        is_forced = "target_prefix_ids" in decoding.inputs
 
         def step(token_ids, position, cache, ancestry):
-            arguments = (
+            return self.model.decode_step(
                 token_ids,
                 position,
                 cache,
@@ -194,12 +196,8 @@ class DecodingLoop:
                 encoded_mask,
                 ancestry,
                 decoding.past,
+                project=None if is_forced else self.screen,
             )
-            # Screening cannot force the tokens of a prefix.
-            if self.screen is None or "target_prefix_ids" in decoding.inputs:
-                return self.model.decode_step(*arguments)
-            x, cache = self.model.decode_step_vectors(*arguments)
-            return self.screen(x), cache
 
         position, state, cache = self.search.advance(
             step,

@@ -599,6 +599,7 @@ class Transformer(Freezable, keras.Model):
         encoded_mask,
         ancestry=None,
         past=(),
+        project=None,
     ):
         """Computes the logits that follow one more target token.
 
@@ -612,42 +613,21 @@ class Transformer(Freezable, keras.Model):
             ancestry: Int32 tensor `(B, W, L)`, in which of the `W` slots each
                 hypothesis was at each position; not needed for one slot.
             past: As for `decoder.step`; by default all is in `cache`.
+            project: Function of the decoder's last vectors `(B, W, D)` to what
+                is returned of them; `self.project`, in float32, by default.
 
         Returns:
             Float32 logits `(B, W, V)` and the cache for the next step.
         """
-        x, cache = self.decode_step_vectors(
-            token_ids,
-            position,
-            cache,
-            encoded_cache,
-            encoded_mask,
-            ancestry,
-            past,
-        )
-        return ops.cast(self.project(x), "float32"), cache
-
-    def decode_step_vectors(
-        self,
-        token_ids,
-        position,
-        cache,
-        encoded_cache,
-        encoded_mask,
-        ancestry=None,
-        past=(),
-    ):
-        """As `decode_step`, but gives what `project` makes the logits of.
-
-        Returns:
-            Float tensor `(B, W, D)` and the cache for the next step.
-        """
         # All hypotheses are at the same position, the only one of `(B W, 1)`.
         x = self.embed_targets(ops.reshape(token_ids, (-1, 1)), position)
         x = ops.reshape(x, (-1, token_ids.shape[1], self.hidden_dim))
-        return self.decoder.step(
+        x, cache = self.decoder.step(
             x, position, cache, encoded_cache, encoded_mask, ancestry, past
         )
+        if project is not None:
+            return project(x), cache
+        return ops.cast(self.project(x), "float32"), cache
 
     def search(
         self,

@@ -147,14 +147,7 @@ def _check_model(model):
 
 def _check_layers(model):
     """Raises if a subclass has added weights, or computes differently."""
-    computing = (
-        "encode",
-        "embed_targets",
-        "project",
-        "decode_step",
-        "decode_step_vectors",
-    )
-    for name in computing:
+    for name in ("encode", "embed_targets", "project", "decode_step"):
         if getattr(type(model), name) is not getattr(Transformer, name):
             raise ValueError(
                 "The model must compute as `Transformer` does, which is what "

@@ -567,9 +567,9 @@ class Cooler(kt.Transformer):
 class Mirrored(kt.Transformer):
     """Decodes in a way of its own."""
 
-    def decode_step_vectors(self, *args, **kwargs):
-        x, cache = super().decode_step_vectors(*args, **kwargs)
-        return -x, cache
+    def decode_step(self, *args, **kwargs):
+        logits, cache = super().decode_step(*args, **kwargs)
+        return -logits, cache
 
 
 class Scaled(kt.Transformer):
@@ -601,7 +601,7 @@ class WithOwnDecoder(kt.Transformer):
         (WithOwnEncoder, "only the layers of `Transformer`.*a OwnEncoder"),
         (WithOwnDecoder, "only the layers of `Transformer`.*a OwnDecoder"),
         (Scaled, "a Scaled, which overrides `embed_targets`"),
-        (Mirrored, "a Mirrored, which overrides `decode_step_vectors`"),
+        (Mirrored, "a Mirrored, which overrides `decode_step`"),
         (
             Cooler,
             "compute as `Transformer` does.*Cooler, .*overrides `project`",
