@@ -17,6 +17,8 @@ import types
 from pathlib import Path
 from unittest import mock
 
+import hypothesis
+import hypothesis.strategies as st
 import keras
 import numpy as np
 import pytest
@@ -35,6 +37,7 @@ from keras_transformer.system.progress import tracked
 from keras_transformer.training_run import callbacks
 from keras_transformer.training_run import data
 from keras_transformer.training_run import folder as folder_module
+from keras_transformer.training_run import logs
 from keras_transformer.training_run import run as run_module
 from keras_transformer.training_run.curves import draw_curves
 from keras_transformer.training_run.distribution import Distribution
@@ -163,6 +166,8 @@ def untrained(monkeypatch):
         callbacks.set_params(epochs)
         callbacks.on_epoch_begin(epoch)
         callbacks.on_epoch_end(epoch, {"loss": 1.0, "val_loss": 1.0})
+        results = self.translator.model.history.history
+        return {name: values[-1] for name, values in results.items()}
 
     monkeypatch.setattr(Fitting, "_fit_epoch", end_at_once)
 
@@ -538,6 +543,21 @@ def test_damaged_checkpoint_is_left_aside(trained, copied, text, capsys):
     assert_same(copied, trained)
 
 
+def test_where_the_newest_checkpoint_is_damaged_the_translator_is_older_too(
+    trained, copied, text
+):
+    newest = copied / "training/checkpoints" / checkpoints(copied)[-1]
+    newest.write_bytes(b"")
+    run = train(copied, text, {**trained.settings, "epochs": 1})
+    assert run.state() == f"The translator after epoch 1 is in {copied}."
+    raw = Checkpoint.newest(copied / "training/checkpoints").tensors
+    averages = [raw[f"averaging/0/{n}"] for n in range(len(trained.weights))]
+    found = kt.Translator.load(copied).model.trainable_variables
+    for variable, average in zip(found, averages, strict=True):
+        np.testing.assert_array_equal(variable, average)
+    assert losses(copied) == trained.losses  # until there are others
+
+
 @pytest.mark.parametrize("how", ["header", "state", "flipped bit", "empty"])
 def test_damage_of_every_kind_is_seen(trained, copied, capsys, how):
     folder = copied / "training/checkpoints"
@@ -599,7 +619,7 @@ def test_what_fails_after_a_checkpoint_costs_nothing(
     folder = tmp_path / "run"
     settings = {**trained.settings, "epochs": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(callbacks, "write_file", fail)
+        patch.setattr(logs, "write_file", fail)
         with pytest.raises(OSError, match="The disk is full: .*curves.png"):
             train(folder, text, settings)
     assert not (folder / "training/log.csv").exists()
@@ -696,7 +716,10 @@ def test_a_training_that_has_ended_goes_on_with_more_epochs_only(
          r"Received: seed=2\. Pass `--overwrite`"),
         ({"average_decay": 0.8}, "`average_decay` must be what .*, 0.9"),
         ({"keep_best": True}, "`keep_best` must be what .*, False"),
-        ({"decay": "cosine"}, "`decay` must be what .*, None.*cosine"),
+        (
+            {"decay": "cosine"},
+            "`decay` must be .* began with, the default. .*cosine.*start-from",
+        ),
     ],
 )  # fmt: skip
 def test_other_settings_are_refused(trained, text, change, message):
@@ -1329,7 +1352,7 @@ def test_full_disk_after_a_checkpoint_costs_no_epoch(
 
 
 def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
-    trained, copied, text
+    trained, copied, text, monkeypatch
 ):
     # As if the second epoch had ended the process after its checkpoint.
     log = copied / "training/log.csv"
@@ -1337,6 +1360,15 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
     old = kt.Translator.load(copied)
     old.model.set_weights([0 * weight for weight in trained.weights])
     old.save(copied, overwrite=True)
+
+    def full(self, folder, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kt.Translator, "save", full)
+        message = "full: .*The translator after epoch 1 is in"
+        with pytest.raises(OSError, match=message):
+            train(copied, text, trained.settings)
     train(copied, text, trained.settings)
     assert losses(copied) == trained.losses
     for found, weight in zip(weights_in(copied), trained.weights, strict=True):
@@ -1378,8 +1410,8 @@ def test_a_folder_that_is_moved_ends_the_training(
     folder, moved = tmp_path / "run", tmp_path / "moved"
     owner, name = {
         "samples": (callbacks.Bleu, "_write"),
-        "translator": (callbacks.SaveTranslator, "on_epoch_end"),
-        "checkpoint": (callbacks.Checkpoints, "_write"),
+        "translator": (Fitting, "_save"),
+        "checkpoint": (callbacks.Checkpoints, "write"),
     }[before]
     function = getattr(owner, name)
     settings = {"epochs": 3, "bleu": True}
@@ -1849,23 +1881,61 @@ def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
         {"epoch": epoch, monitor: value} for epoch, value in enumerate(values)
     ]
     history = History(options, rows)
-    assert history.saved == best
+    assert history.epoch_to_save() == best
     assert len(history.scored()) == sum(x == x for x in values)
     options.keep_best = False
-    assert History(options, rows).saved == len(values) - 1
+    assert history.epoch_to_save() == len(values) - 1
+
+
+@pytest.mark.parametrize(
+    "logged, saved", [(0, None), (1, 0), (2, 0), (3, 2), (4, None)]
+)
+def test_the_translator_on_disk_is_of_an_epoch_that_is_logged(logged, saved):
+    options = TrainingOptions("run", monitor="val_loss", keep_best=True)
+    rows = [
+        {"epoch": epoch, "val_loss": value}
+        for epoch, value in enumerate([2.0, 3.0, 1.0])
+    ]
+    assert History.of_run(options, rows, logged).saved == saved
 
 
 def test_what_is_no_number_is_no_best_to_wait_for():
     history = History(TrainingOptions("run", patience=2), [])
-    stop = callbacks.EarlyStopping(history, 2)
+    stalled = []
+    for value in [math.nan, 5.0, 4.0, math.nan, 3.0, 3.0, 4.0]:
+        history.add({"loss": 1.0, "val_loss": value})
+        stalled.append(history.has_stalled())
+    assert history.best_epoch() == 4
+    assert stalled == [False] * 6 + [True]
+
+
+@hypothesis.given(
+    st.integers(0, 2),
+    st.lists(st.sampled_from([math.nan, 1.0, 2.0, 3.0]), max_size=9),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_training_stalls_where_keras_stops_it(
+    unscored, values, patience, more_is_better
+):
+    monitor = "val_bleu" if more_is_better else "val_loss"
+    options = TrainingOptions("run", patience=patience, monitor=monitor)
+    mode, worst = "min", math.inf
+    if more_is_better:
+        mode, worst = "max", -math.inf
+    stop = keras.callbacks.EarlyStopping(monitor, patience=patience, mode=mode)
     stop.set_model(types.SimpleNamespace(stop_training=False))
     stop.on_train_begin()
-    stopped = []
-    for epoch, value in enumerate([math.nan, 5.0, 4.0, math.nan, 3.0, 3.0, 4]):
-        stop.on_epoch_end(epoch, {"val_loss": value})
-        stopped.append(stop.model.stop_training)
-    assert stop.best == 3
-    assert stopped == [False] * 6 + [True]
+    # Text to validate on may have come later.
+    history = History(options, [{"epoch": n} for n in range(unscored)])
+    assert not history.has_stalled()
+    for epoch, value in enumerate(values, unscored):
+        history.rows.append({"epoch": epoch, monitor: value})
+        # To Keras, nothing is better than what is no number.
+        value = worst if math.isnan(value) else value
+        stop.model.stop_training = False
+        stop.on_epoch_end(epoch, {monitor: value})
+        assert history.has_stalled() == stop.model.stop_training
 
 
 def test_a_full_disk_is_an_error_of_the_system_in_the_event_log_too(

@@ -5,20 +5,17 @@ import sys
 
 import keras
 
+from keras_transformer.batches import first_of
 from keras_transformer.checkpoint import Checkpoint
 from keras_transformer.layer import frozen_parts
 from keras_transformer.system.extras import not_installed
 from keras_transformer.system.picture import can_draw
+from keras_transformer.system.progress import print_sample
 from keras_transformer.training import WeightAveraging
 from keras_transformer.training_run.callbacks import BatchProgress
 from keras_transformer.training_run.callbacks import Bleu
 from keras_transformer.training_run.callbacks import Checkpoints
-from keras_transformer.training_run.callbacks import EarlyStopping
-from keras_transformer.training_run.callbacks import Logs
 from keras_transformer.training_run.callbacks import OneTraining
-from keras_transformer.training_run.callbacks import Results
-from keras_transformer.training_run.callbacks import Sample
-from keras_transformer.training_run.callbacks import SaveTranslator
 from keras_transformer.training_run.data import TrainingData
 from keras_transformer.training_run.distribution import Distribution
 from keras_transformer.training_run.folder import CHECKPOINTS
@@ -28,10 +25,12 @@ from keras_transformer.training_run.folder import RunFolder
 from keras_transformer.training_run.history import History
 from keras_transformer.training_run.interrupt import Interrupt
 from keras_transformer.training_run.interrupt import Stopped
+from keras_transformer.training_run.logs import Logs
 from keras_transformer.training_run.options import DEFAULT_TOKENIZE
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.training_run.wording import counted
 from keras_transformer.translator import Translator
+from keras_transformer.weights import check_finite_model
 
 
 @dataclasses.dataclass
@@ -56,6 +55,9 @@ class Fitting:
     averaging: WeightAveraging | None
     sample: str | None
 
+    def __post_init__(self):
+        self.logs = Logs(self.folder)
+
     def fit(self, checkpoint: Checkpoint, history: History):
         """Trains until the last epoch, or until early stopping.
 
@@ -71,20 +73,30 @@ class Fitting:
         if not can_draw() and self.distribution.is_chief:
             lack = not_installed(CURVES, "matplotlib", "plot")
             print(lack, file=sys.stderr)
-        model = self.translator.model
-        model.stop_training = False
         with Interrupt(self.distribution.num_processes > 1) as interrupt:
             progress = BatchProgress(
                 self.data.num_batches, self.distribution.is_chief
             )
+            checkpoints = Checkpoints(
+                checkpoint,
+                history,
+                self.averaging,
+                num_batches=self.data.num_batches,
+                every=self.options.save_every * self.options.accumulate,
+                folder=self.folder,
+                distribution=self.distribution,
+                interrupt=interrupt,
+            )
+            callbacks = [progress, self.averaging, self._bleu(), checkpoints]
             callbacks = OneTraining(
-                [progress, *self._callbacks(checkpoint, history, interrupt)],
+                [callback for callback in callbacks if callback],
                 add_history=True,
                 add_progbar=True,
-                model=model,
+                model=self.translator.model,
             )
             callbacks.begin()
-            stop = model.stop_training
+            self._make_up(checkpoint, history)
+            stop = self._has_stalled(history)
             if self.distribution.is_chief:
                 has_ended = stop or checkpoint.epoch >= self.data.num_epochs
                 if not has_ended:
@@ -96,12 +108,18 @@ class Fitting:
                 if stop:
                     break
                 skip = checkpoint.batch if epoch == checkpoint.epoch else 0
-                self._fit_epoch(epoch, skip, callbacks, progress)
+                history.add(self._fit_epoch(epoch, skip, callbacks, progress))
+                # In this order: what is replaced is of an epoch that training
+                # does not go back to, and what is logged has all else.
+                checkpoints.write(epoch + 1)
+                self._save(history)
+                self._log(history, epoch)
+                self._show_sample()
                 is_asked = self.distribution.agrees_to_stop(
                     bool(interrupt.requested),
                     (epoch + 1) * self.data.num_batches,
                 )
-                stop = self._stops_early()
+                stop = self._has_stalled(history)
                 if is_asked and not stop and epoch + 1 < self.data.num_epochs:
                     raise Stopped(interrupt.requested)
             callbacks.end()
@@ -112,9 +130,14 @@ class Fitting:
                 file=sys.stderr,
             )
 
-    def _fit_epoch(self, epoch, skip, callbacks, progress):
-        """Trains on the batches of an epoch after the first `skip`."""
+    def _fit_epoch(self, epoch, skip, callbacks, progress) -> dict:
+        """Trains on the batches of an epoch after the first `skip`.
+
+        Returns:
+            What it ended with, by name.
+        """
         data = self.data
+        model = self.translator.model
         # A line for each epoch: the batches have a bar of their own.
         verbose = 2 if self.distribution.is_chief else 0
         steps = data.num_batches - skip
@@ -122,7 +145,7 @@ class Fitting:
             {"verbose": verbose, "epochs": data.num_epochs, "steps": steps}
         )
         with progress.of_epoch(skip):
-            self.translator.model.fit(
+            results = model.fit(
                 data.corpus.stretch(
                     self.options.seed, epoch * data.num_batches + skip, steps
                 ),
@@ -130,7 +153,52 @@ class Fitting:
                 initial_epoch=epoch,
                 epochs=epoch + 1,
                 callbacks=callbacks,
-            )
+            ).history
+        check_finite_model(model)
+        return {name: float(values[-1]) for name, values in results.items()}
+
+    def _make_up(self, checkpoint, history):
+        """Has translator and log be those of the checkpoint.
+
+        They are older if a process ended after the checkpoint, and newer if a
+        later one was damaged.
+        """
+        logged = self.distribution.by_chief(self.folder.epochs_logged)
+        if logged != len(history.rows) and not checkpoint.batch:
+            if self.averaging:
+                self.averaging.apply()
+            self._save(history)
+            if self.averaging:
+                self.averaging.restore()
+        if logged < len(history.rows):
+            self._log(history, logged)
+
+    def _save(self, history):
+        """Saves the translator, if the last epoch is the one to keep."""
+        epoch = history.rows[-1]["epoch"]
+        if history.epoch_to_save() != epoch:
+            return
+        if self.distribution.is_chief:
+            self.folder.check_in_place()
+            self.translator.save(self.folder.output, overwrite=True)
+        history.saved = epoch
+
+    def _log(self, history, epoch):
+        """Writes the results of the epochs from one on, and all as a table."""
+        if self.distribution.is_chief:
+            self.logs.write(history, epoch)
+
+    def _show_sample(self):
+        """Translates a sentence; all processes do, and the chief prints it."""
+        if self.sample is None:
+            return
+        translation = first_of(self.translator([self.sample]))[0]
+        if self.distribution.is_chief:
+            print_sample(self.sample, translation)
+
+    def _has_stalled(self, history):
+        """Whether the chief stops: elsewhere, rounding may change BLEU."""
+        return self.distribution.by_chief(history.has_stalled)
 
     def _announce(self, checkpoint, has_ended):
         """Says where training is, on what, and if it ends before the peak."""
@@ -177,11 +245,6 @@ class Fitting:
                 file=sys.stderr,
             )
 
-    def _stops_early(self):
-        """Whether the chief stops: elsewhere, rounding may change BLEU."""
-        model = self.translator.model
-        return self.distribution.by_chief(lambda: bool(model.stop_training))
-
     def _assign(self, checkpoint):
         model = self.translator.model
         checkpoint.assign(model, self.averaging)
@@ -195,45 +258,10 @@ class Fitting:
                 *keras.tree.map_structure(lambda x: x[:few], batch)
             )
 
-    def _callbacks(self, checkpoint, history, interrupt):
-        """Callbacks in order: later ones see earlier ones' weights and logs."""
-        options, translator = self.options, self.translator
-        is_chief = self.distribution.is_chief
-        callbacks = [self.averaging] if self.averaging else []
-        if options.scores_bleu():
-            callbacks.append(self._bleu_callback())
-        callbacks.append(Results(history))
-        callbacks.append(
-            Checkpoints(
-                checkpoint,
-                history,
-                self.averaging,
-                num_batches=self.data.num_batches,
-                every=options.save_every * options.accumulate,
-                folder=self.folder,
-                distribution=self.distribution,
-                interrupt=interrupt,
-            )
-        )
-        callbacks.append(
-            SaveTranslator(
-                checkpoint,
-                history,
-                translator,
-                self.averaging,
-                folder=self.folder,
-                distribution=self.distribution,
-            )
-        )
-        if is_chief:
-            callbacks.append(Logs(history, self.folder))
-        if self.sample:
-            callbacks.append(Sample(translator, self.sample, prints=is_chief))
-        if options.patience:
-            callbacks.append(EarlyStopping(history, options.patience))
-        return callbacks
-
-    def _bleu_callback(self):
+    def _bleu(self):
+        """The callback that scores translations, or `None`."""
+        if not self.options.scores_bleu():
+            return None
         is_chief = self.distribution.is_chief
         return Bleu(
             self.translator,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import sys
 
 import keras
@@ -16,6 +17,7 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.training_run.options import PLACES
 from keras_transformer.training_run.options import TrainingOptions
 from keras_transformer.translator import Translator
+from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.translator_folder import TRAINING
 from keras_transformer.translator_folder import check_free
 from keras_transformer.version import __version__
@@ -201,17 +203,30 @@ class RunFolder:
                 and old_places[name] == os.path.realpath(value)
             )
             if not (old == value or is_unused or is_same_place):
+                begun_with = "the default" if old is None else repr(old)
                 raise ValueError(
                     f"`{name}` must be what the training in {self.output} "
-                    f"began with, {old!r}. Received: {name}={value!r}. {advice}"
+                    f"began with, {begun_with}. Received: {name}={value!r}. "
+                    f"{self._advice()}"
                 )
         for name, value in data.items():
             if old_data.get(name, value) != value:
                 raise ValueError(
                     f"`{name}` must be the text that the training in "
-                    f"{self.output} has used. Received: other text. {advice}"
+                    f"{self.output} has used. Received: other text. "
+                    f"{self._advice()}"
                 )
         return begun
+
+    def _advice(self):
+        """How to train otherwise than the training here."""
+        advice = "Pass `--overwrite` to start again"
+        if os.path.exists(os.path.join(self.output, DESCRIPTION)):
+            advice += (
+                ", or go on from its translator elsewhere, with `--start-from "
+                f"{shlex.quote(self.output)}` and another `--output`"
+            )
+        return f"{advice}."
 
     def _check_format(self, found):
         if found != FORMAT:
@@ -299,7 +314,7 @@ class RunFolder:
         """The number of epochs in the training's log."""
         try:
             with open(self.path(LOG), "rb") as file:
-                return len(file.readlines()) - 1  # without the header
+                return max(len(file.readlines()) - 1, 0)  # without the header
         except FileNotFoundError:
             return 0
 

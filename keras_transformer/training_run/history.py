@@ -16,26 +16,67 @@ class History:
         options: Options that say which epoch is kept.
         rows: For each epoch its number from 0, as `"epoch"`, and values by
             name.
-
-    Attributes:
-        saved: The epoch, from 0, whose translator is on disk, or `None`.
+        saved: The epoch, from 0, whose translator is on disk; `None` if there
+            is none, or that of an epoch which is not in `rows`.
     """
 
     options: TrainingOptions
     rows: list[dict]
+    saved: int | None = None
 
-    def __post_init__(self):
-        self.saved = self.epoch_to_save()  # `SaveTranslator` sees to it
+    @classmethod
+    def of_run(cls, options: TrainingOptions, rows: list[dict], logged: int):
+        """The history of a training that goes on.
+
+        Args:
+            options: As for the class.
+            rows: Likewise, from the checkpoint that it goes on from.
+            logged: How many epochs its log has. An epoch is logged once its
+                translator is saved; there are more if a later checkpoint was
+                damaged.
+        """
+        saved = None
+        if logged <= len(rows):
+            saved = cls(options, rows[:logged]).epoch_to_save()
+        return cls(options, rows, saved)
+
+    def add(self, values: dict):
+        """Adds an epoch, with what it ended with by name.
+
+        Raises:
+            ValueError: If its losses show that training has diverged.
+        """
+        _check_losses(values, self.rows)
+        self.rows.append({"epoch": len(self.rows), **values})
 
     def epoch_to_save(self) -> int | None:
         """The epoch, from 0, whose translator is to be on disk."""
         if not self.rows:
             return None
+        best = self.best_epoch() if self.options.keep_best else None
+        return self.rows[-1]["epoch"] if best is None else best
+
+    def best_epoch(self) -> int | None:
+        """The first epoch, from 0, of those with the best `monitor`."""
         scored = self.scored()
-        if not self.options.keep_best or not scored:
-            return self.rows[-1]["epoch"]
+        if not scored:
+            return None
         best = max if self.options.more_is_better else min
         return best(scored, key=lambda row: row[self.options.monitor])["epoch"]
+
+    def has_stalled(self) -> bool:
+        """Whether `patience` epochs have followed the best one.
+
+        If `monitor` never was a number, they are counted from its first epoch.
+        """
+        watched = [
+            row["epoch"] for row in self.rows if self.options.monitor in row
+        ]
+        if not self.options.patience or not watched:
+            return False
+        best = self.best_epoch()
+        best = watched[0] if best is None else best
+        return sum(epoch > best for epoch in watched) >= self.options.patience
 
     def scored(self) -> list[dict]:
         """The rows of the epochs that `monitor` has a number for."""
@@ -54,3 +95,27 @@ class History:
         writer.writeheader()
         writer.writerows(self.rows)
         return file.getvalue()
+
+
+def _check_losses(values, rows):
+    """Raises `ValueError` if losses show that training has diverged.
+
+    In float16 weights stay finite even then, as updates that overflow are
+    skipped. But one skipped update is harmless, and makes the mean loss of its
+    epoch NaN. So a second loss must not be finite either: that of validation
+    or, without it, that of the epoch before.
+
+    Args:
+        values: Results of the epoch, by name.
+        rows: Results of the epochs before.
+    """
+    loss, other = values["loss"], values.get("val_loss")
+    if other is None:
+        other = rows[-1]["loss"] if rows else 0.0
+    if not (math.isfinite(loss) or math.isfinite(other)):
+        raise ValueError(
+            "Losses must be finite numbers to go on. Received: "
+            f"{loss} in training, {other} in validation or the epoch before. "
+            "Training has diverged: train again with a lower "
+            "`learning_rate`, more `warmup_steps` or `clip_norm`."
+        )

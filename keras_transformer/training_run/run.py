@@ -141,7 +141,11 @@ class TrainingRun:
                     by_chief(lambda: self._begin(stack, files, overwrite))
                 by_chief(lambda: self.folder.add_command(command))
                 checkpoint = newest_checkpoint(self.folder, self.distribution)
-                self.history = History(options, [*checkpoint.history])
+                self.history = History.of_run(
+                    options,
+                    [*checkpoint.history],
+                    logged=by_chief(self.folder.epochs_logged),
+                )
                 self.fitting.fit(checkpoint, self.history)
 
     def state(self) -> str:
@@ -157,6 +161,11 @@ class TrainingRun:
         if not self.distribution.is_chief:
             return "What is saved is in the folder of the first process."
         if history.saved is None:
+            if history.rows and self.has_translator():
+                return (
+                    f"The translator in {output} is of a later epoch than the "
+                    "checkpoint that training has gone on from."
+                )
             reason = "" if history.rows else "No epoch has ended; "
             return f"{reason}{output} has no translator of this training yet."
         translator = f"The translator after epoch {history.saved + 1}"
