@@ -49,7 +49,8 @@ class Checkpoint:
     One file with a checksum, written aside and renamed: a process that is
     killed at any moment leaves an intact one. A `fit` that starts from it goes
     on as if it had not ended, provided that its dataset begins with the epoch
-    that follows; `keras-transformer train` does that by itself. On torch Keras
+    that follows (`translation_dataset(seed=1, initial_epoch=start.epoch)`);
+    `keras-transformer train` does that by itself. On torch Keras
     draws dropout from a state of torch's, which is not in it. Callbacks that
     look for the best epoch start over with each `fit`: keep what they have seen
     in `history`, and call the `on_epoch_end` of `EarlyStopping` with it.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import numpy as np
 import tensorflow as tf
@@ -101,17 +102,25 @@ class Corpus:
         )
         return self._assembled(batches.skip(start % of_pass).take(count), count)
 
-    def shuffled(self, seed: int | None = None) -> tf.data.Dataset:
+    def shuffled(
+        self, seed: int | None = None, initial_epoch: int = 0
+    ) -> tf.data.Dataset:
         """The batches, in a new order each time they are iterated.
 
         Args:
             seed: The same seed gives the same orders; with `None`, that of
                 `keras.utils.set_random_seed` does.
+            initial_epoch: How many orders to leave out at first.
         """
-        generator = generator_of(seed)  # each pass goes on with it
+        seed = int(generator_of(seed).integers(2**63))
+        epochs = itertools.count(initial_epoch)
+
+        def make_generator():
+            return np.random.default_rng((seed, next(epochs)))
+
         return self._assembled(
             tf.data.Dataset.range(1).flat_map(
-                lambda _: self._pass(lambda: generator)
+                lambda _: self._pass(make_generator)
             ),
             self.num_batches(),
         )

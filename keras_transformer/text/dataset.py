@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_kind
+from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_share
 from keras_transformer.special_tokens import END_TOKEN_ID
@@ -38,6 +39,7 @@ def translation_dataset(
     segmentation_alpha: float = 0.1,
     shuffle: bool = True,
     seed: int | None = None,
+    initial_epoch: int = 0,
     num_devices: int = 1,
     verbose: int = 1,
 ) -> tf.data.Dataset:
@@ -69,6 +71,9 @@ def translation_dataset(
         segmentation_alpha: The `alpha` of `Tokenizer.sample`.
         shuffle: Whether each epoch has a new order.
         seed: The same seed gives the same orders and segmentations.
+        initial_epoch: The dataset begins with the order that it would have
+            after so many epochs of the same seed, for a `fit` that resumes
+            with this `initial_epoch`.
         num_devices: Devices among which `keras.distribution` splits the rows of
             a batch. Those beyond `tokens_per_batch` are padding.
         verbose: 0 is silent, 1 shows progress and how many pairs were
@@ -97,6 +102,7 @@ def translation_dataset(
     (['source_ids', 'target_ids'], True)
     """
     check_flag(shuffle=shuffle)
+    check_not_negative(initial_epoch=initial_epoch)
     check_positive(num_devices=num_devices)
     if segmentations != 1 and not shuffle:
         raise ValueError(
@@ -116,7 +122,9 @@ def translation_dataset(
         verbose=verbose,
     )
     corpus = dataclasses.replace(corpus, num_devices=num_devices)
-    return corpus.shuffled(seed) if shuffle else corpus.in_order()
+    if not shuffle:
+        return corpus.in_order()
+    return corpus.shuffled(seed, initial_epoch)
 
 
 def read_corpus(

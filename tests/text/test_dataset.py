@@ -215,6 +215,47 @@ def test_epochs_differ_with_a_seed_too(make, english, german):
     assert not same_order(dataset, dataset)
 
 
+def test_a_dataset_may_begin_with_a_later_epoch(make, english, german):
+    whole = make(english, german, seed=5)
+    orders = [pairs_in(whole) for _ in range(4)]
+    rest = make(english, german, seed=5, initial_epoch=2)
+    assert [pairs_in(rest) for _ in range(2)] == orders[2:]
+
+
+def test_what_resumes_is_trained_on_the_same_batches(make, english, german):
+    def new_model():
+        inputs = {
+            name: keras.Input((None,), dtype="int32", name=name)
+            for name in ("source_ids", "target_ids")
+        }
+        table = keras.layers.Embedding(999, 2, embeddings_initializer="ones")
+        x = keras.layers.Dense(9, kernel_initializer="ones")(
+            table(inputs["source_ids"]) + table(inputs["target_ids"])
+        )
+        model = keras.Model(inputs, x)
+        model.compile(
+            keras.optimizers.SGD(0.01),
+            lambda labels, x: keras.ops.mean(x * x, axis=-1) * labels,
+            weighted_metrics=[lambda labels, x: x[..., 0]],
+            jit_compile=False,
+        )
+        return model
+
+    def fit(model, epoch, epochs, **options):
+        dataset = make(english[:99], german[:99], seed=5, **options)
+        epochs = {"initial_epoch": epoch, "epochs": epochs}
+        found = model.fit(dataset, **epochs, shuffle=False, verbose=0)
+        return found.history["loss"]
+
+    one, other, third = new_model(), new_model(), new_model()
+    losses = fit(one, 0, 3)
+    found = fit(other, 0, 1)
+    third.set_weights(other.get_weights())
+    found += fit(third, 1, 3, initial_epoch=1)
+    assert found == losses
+    assert fit(new_model(), 0, 1, initial_epoch=1) != losses[:1]
+
+
 @pytest.fixture
 def corpus(tokenizer, english, german):
     return dataset_module.read_corpus(
