@@ -31,7 +31,10 @@ from keras_transformer.system.atomic import new_folder
 from keras_transformer.system.extras import not_installed
 from keras_transformer.system.paths import check_replaceable
 from keras_transformer.transformer import Transformer
+from keras_transformer.translator import Translator
+from keras_transformer.weights import assign_named_weights
 from keras_transformer.weights import check_finite_model
+from keras_transformer.weights import named_weights
 
 # CTranslate2's names for the activations that it computes as Keras does.
 ACTIVATIONS = {
@@ -89,6 +92,39 @@ def export_ctranslate2(translator, folder, overwrite: bool = False):
 def is_ctranslate2(folder) -> bool:
     """Whether a folder holds a model of CTranslate2, not all of them ours."""
     return os.path.isfile(os.path.join(folder, MODEL_FILE))
+
+
+def as_exported(translator) -> Translator:
+    """A translator that computes what CTranslate2 does with the same weights.
+
+    There, tokens that are never chosen have no share of the probability: they
+    are forbidden before probabilities are computed, here after.
+    """
+    model = translator.model
+    _check_model(model)
+    config = {**Transformer.get_config(model), "output_bias": True}
+    same = Transformer.from_config(config)
+    same.build_all()
+    weights = {**named_weights(model), same.logit_bias.name: _bias(model)}
+    assign_named_weights(same, weights, "the translator")
+    return Translator(
+        same,
+        translator.tokenizer,
+        translator.target_tokenizer,
+        search=translator.search,
+    )
+
+
+def check_lines(translator, lines):
+    """Raises `ValueError` if one is longer than CTranslate2 has positions."""
+    limit = max(NUM_POSITIONS, translator.model.max_length or 0)
+    for number, row in enumerate(translator.encode(lines), start=1):
+        if len(row) + 1 > limit:  # with its end token
+            raise ValueError(
+                "Lines must not be longer than CTranslate2 has positions, "
+                f"{limit:,}. Received: line {number} of {len(row) + 1:,} "
+                "tokens."
+            )
 
 
 def search_options(search) -> dict:
@@ -256,11 +292,16 @@ def _set_decoder(spec, model):
         spec.projection.weight = spec.embeddings.weight
     else:
         _set_linear(spec.projection, model.output_projection)
+    spec.projection.bias = _bias(model)
+
+
+def _bias(model):
+    """What is added to the logits, which makes some tokens impossible."""
     bias = np.zeros(model.vocabulary_size, "float32")
     if model.logit_bias is not None:
         bias += _array(model.logit_bias)
     bias[[PAD_TOKEN_ID, START_TOKEN_ID]] = FORBIDDEN_BIAS
-    spec.projection.bias = bias
+    return bias
 
 
 def _set_self_attention(spec, layer):

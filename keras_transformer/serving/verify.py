@@ -15,6 +15,8 @@ from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import saved_model_contents
+from keras_transformer.serving.ctranslate2 import as_exported
+from keras_transformer.serving.ctranslate2 import check_lines
 from keras_transformer.serving.ctranslate2 import is_ctranslate2
 from keras_transformer.serving.ctranslate2 import search_options
 from keras_transformer.serving.differences import Difference
@@ -129,7 +131,9 @@ def verify_export(
     The export runs in a process of its own: a SavedModel with tensorflow and
     tensorflow-text and without this library, a LiteRT file with
     `LiteRTTranslator`, without TensorFlow and Keras, a folder of CTranslate2
-    with ctranslate2 and sentencepiece, in float32.
+    with ctranslate2 and sentencepiece, in float32. There, tokens that are never
+    chosen (padding and start) have no share of the probability; so it is
+    compared with a copy of the translator where that is so too.
 
     Outputs may differ although nothing is wrong: where two tokens are equally
     probable but for rounding, the order of sums decides between them, and all
@@ -221,10 +225,15 @@ def compare(
         translator: The `Translator`.
         export: The `Export`, from `inspect_export`.
         lines: As for `verify_export`.
-        expected: The translator's translations of the lines.
+        expected: The translator's translations of the lines. Those of
+            CTranslate2 are compared with others, as it has other scores.
         expected_scores: Their scores.
         tolerance: As for `verify_export`.
     """
+    if export.format == "CTranslate2":
+        check_lines(translator, lines)
+        translator = as_exported(translator)
+        expected, expected_scores = translator(lines, return_scores=True)
     measured = _measured(export, lines)
     found, scores = measured.pop("translations"), measured.pop("scores")
     differences = differences_of(translator, lines, expected, found)

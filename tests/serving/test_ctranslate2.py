@@ -411,6 +411,37 @@ def test_an_export_is_verified(exported, kind):
     )
 
 
+@pytest.mark.parametrize(
+    "search",
+    [
+        kt.GreedySearch(),
+        kt.BeamSearch(3, patience=1, length_penalty_form="power"),
+    ],
+)
+def test_a_share_of_tokens_that_are_never_chosen_is_no_fault(
+    tokenizer, tmp_path, search
+):
+    # As after a short training, or one with much label smoothing.
+    model = make_translator(tokenizer, normalize_first=True).model
+    columns, output = output_columns(model)
+    columns[:, [0, 2]] = 0
+    output.assign(columns.T)
+    translator = kt.Translator(model, tokenizer, search=search)
+    translator.export_ctranslate2(tmp_path / "new")
+    report = kt.verify_export(translator, tmp_path / "new", TEXTS)
+    assert report.passed and report.score_gap < 1e-3
+    # The copy of the translator is one: it has been left as it was.
+    assert model.logit_bias is None
+
+
+def test_a_line_that_is_longer_than_the_positions_is_named(exported):
+    translator, folder = exported["default"]
+    lines = ["one", "one two " * 300]
+    message = "than CTranslate2 has positions, 2,048. Received: line 2 of 2,401"
+    with pytest.raises(ValueError, match=message):
+        kt.verify_export(translator, folder, lines)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_a_beam_search_is_verified(exported, alpha):
     translator, folder = exported["untied"]
