@@ -16,6 +16,7 @@ from sentencepiece import sentencepiece_model_pb2
 
 import keras_transformer as kt
 from keras_transformer import cli
+from keras_transformer.marian import own_format
 
 D, F = 16, 24
 PIECES = ["▁", *"abcde", "▁ab", "▁cd", "de"]
@@ -284,6 +285,17 @@ def test_an_opus_model_has_its_vocabulary_in_another_file(untraced, tmp_path):
             ValueError, match=f"opus.vocab.yml must .*{message}"
         ):
             kt.Translator.from_marian(path)
+
+
+def test_a_vocabulary_may_be_json_as_python_writes_it(tmp_path):
+    path = tmp_path / "vocab.json"
+    ids = {"</s>": 0, "<unk>": 1, "\N{GRINNING FACE}": 2, "7": 3}
+    path.write_text(json.dumps(ids))
+    assert r"\ud83d" in path.read_text()
+    assert own_format._read_vocabulary(str(path)) == ids
+    path.write_text("{")
+    with pytest.raises(ValueError, match="vocab.json is damaged"):
+        own_format._read_vocabulary(str(path))
 
 
 def test_a_folder_of_several_models_needs_a_choice(tmp_path):

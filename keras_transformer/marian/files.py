@@ -1,5 +1,9 @@
 """Files of a Marian model that hold names and what belongs to them."""
 
+import json
+
+from keras_transformer.system.paths import check_file
+
 
 def damaged(path, error) -> ValueError:
     """The error to raise for a file that cannot be read, for its reason."""
@@ -63,3 +67,19 @@ class NamedValues(dict):
                     f"{self.path} must have {name}={value}. Received: "
                     f"{name}={self[name]}."
                 )
+
+
+def read_json(path) -> NamedValues:
+    """Reads the object in a JSON file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, or holds anything else.
+    """
+    path = check_file(path)
+    with open(path, encoding="utf-8") as file:
+        try:
+            content = json.load(file)
+        except ValueError as error:
+            raise damaged(path, error) from error
+    return NamedValues(path, content)

@@ -1,6 +1,5 @@
 """Marian models in the format of Hugging Face, as it has those of OPUS-MT."""
 
-import json
 import os
 
 import numpy as np
@@ -10,15 +9,14 @@ from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import rows_of
-from keras_transformer.marian.files import NamedValues
 from keras_transformer.marian.files import damaged
+from keras_transformer.marian.files import read_json
 from keras_transformer.marian.opus import is_language
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
 from keras_transformer.system.extras import not_installed
-from keras_transformer.system.paths import check_file
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
@@ -164,13 +162,7 @@ def _torch_arrays(path):
 
 
 def _read_json(folder, name):
-    path = check_file(os.path.join(folder, name))
-    with open(path, encoding="utf-8") as file:
-        try:
-            content = json.load(file)
-        except ValueError as error:
-            raise damaged(path, error) from error
-    return NamedValues(path, content)
+    return read_json(os.path.join(folder, name))
 
 
 def _check_config(config):

@@ -18,6 +18,7 @@ from keras_transformer.marian.conversion import no_weight
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
 from keras_transformer.marian.files import damaged
+from keras_transformer.marian.files import read_json
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.search import BeamSearch
@@ -318,7 +319,11 @@ def _read_text(settings):
 def _read_vocabulary(path):
     """The row of each piece, which may look like a number or as `yes`."""
     ids = {}
-    for piece, row in _read_yaml(path, "BaseLoader").items():
+    if path.endswith(".json"):  # YAML has no surrogates, as in "\ud83d\ude00"
+        content = read_json(path)
+    else:
+        content = _read_yaml(path, "BaseLoader")
+    for piece, row in content.items():
         ids[piece] = int(row) if str(row).isdecimal() else row
         check_row(ids[piece], path, piece)
     return ids
