@@ -159,16 +159,19 @@ class DecodingLoop:
         """The most tokens of each target, `(B,)`, and the capacity for all."""
         is_token = ops.cast(padding_mask(source_ids), "int32")
         source_lengths = ops.sum(is_token, axis=1)  # (B,)
-        capacity = self.capacity
+        capacity, longest = self.capacity, self.model.max_length
+        if capacity is None:
+            capacity = default_max_length(size(source_ids, 1))
+            if max_lengths is not None:
+                capacity = ops.max(max_lengths, initial=1)  # of no rows, 1
+            if longest is not None:
+                least = min if isinstance(capacity, int) else at_most
+                capacity = least(capacity, longest)
         if max_lengths is None:
             max_lengths = default_max_length(source_lengths)
-            if capacity is None:
-                capacity = default_max_length(size(source_ids, 1))
-        elif capacity is None:
-            capacity = ops.max(max_lengths, initial=1)  # a batch may be empty
         max_lengths = at_most(max_lengths, capacity)
-        if self.model.max_length is not None:
-            max_lengths = at_most(max_lengths, self.model.max_length)
+        if longest is not None:
+            max_lengths = at_most(max_lengths, longest)
         # An empty source has an empty target.
         return ops.where(source_lengths > 0, max_lengths, 0), capacity
 

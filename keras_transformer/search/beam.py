@@ -11,6 +11,7 @@ from keras_transformer.checks import check_finite
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import is_possible
 from keras_transformer.search.screening import best_tokens
 from keras_transformer.search.search import Hypotheses
 from keras_transformer.search.search import Search
@@ -271,7 +272,7 @@ class BeamSearch(Search):
         ranks = ops.arange(candidates.scores.shape[1], dtype="int32")
         return ops.logical_and(
             ops.less(ranks, self._places(num_finished)),
-            ops.greater(candidates.scores, IMPOSSIBLE / 2),
+            is_possible(candidates.scores),
         )
 
     def _finish(self, finished, candidates, finishes, length):
@@ -323,7 +324,7 @@ class BeamSearch(Search):
         bound = ops.maximum(
             best / self.penalty(position + 2), best / self.penalty(max_lengths)
         )
-        bound = ops.where(best > IMPOSSIBLE / 2, bound, float("-inf"))
+        bound = ops.where(is_possible(best), bound, float("-inf"))
         return ops.greater_equal(finished.scores[:, -1], bound)
 
 

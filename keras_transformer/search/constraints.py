@@ -21,6 +21,11 @@ MOST_UNROLLED = 8
 MOST_COST = 1e2
 
 
+def is_possible(logits):
+    """Whether logits, or scores with them, are of what may be chosen."""
+    return ops.greater(logits, IMPOSSIBLE / 2)
+
+
 def scale_used(logits, target_ids, penalty):
     """Multiplies the log-probabilities of tokens that the targets have."""
     normalizer = log_normalizer(logits)

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_same_sizes
-from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import is_possible
 from keras_transformer.search.logits import log_probabilities
 from keras_transformer.search.screening import ScreenedLogits
 from keras_transformer.search.screening import best_tokens
@@ -67,7 +67,7 @@ class IndependentSearch(Search):
         )
         done, exists = state.done, state.exists
         if self._may_run_out(problem):
-            fits = ops.greater(value, IMPOSSIBLE / 2)
+            fits = is_possible(value)
             exists = ops.logical_and(exists, ops.logical_or(done, fits))
             done = ops.logical_or(done, ops.logical_not(fits))
         token_scores = state.token_scores

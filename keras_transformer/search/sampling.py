@@ -11,7 +11,7 @@ from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_positive_share
 from keras_transformer.masking import padding_mask
-from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import is_possible
 from keras_transformer.search.independent import IndependentSearch
 from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import plain
@@ -136,7 +136,7 @@ class Sampling(IndependentSearch):
             logits, token_ids = top_k(logits, size)
         highest = ops.max(logits, axis=-1, keepdims=True)
         mass = ops.exp((logits - highest) / self.temperature)
-        mass = ops.where(ops.greater(logits, IMPOSSIBLE / 2), mass, 0.0)
+        mass = ops.where(is_possible(logits), mass, 0.0)
         mass = mass / ops.sum(mass, axis=-1, keepdims=True)
         if self.top_p < 1:
             before = _running_sums(mass) - mass

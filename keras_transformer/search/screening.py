@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import is_possible
 from keras_transformer.search.logits import log_normalizer
 from keras_transformer.search.logits import top_k
 from keras_transformer.search.search import repeat_while
@@ -62,8 +62,8 @@ def best_tokens(logits, constrain, k, scored=True):
             constraints.
 
     Returns:
-        The logits `(B, W, k)`, the largest first, and the int32 ids of the
-        tokens.
+        Log-probabilities `(B, W, k)`, or logits if not `scored`, the largest
+        first, and the int32 ids of the tokens.
     """
     if not isinstance(logits, ScreenedLogits):
         logits = ops.cast(logits, "float32")
@@ -90,8 +90,7 @@ def _screened(screen, constrain, k, scored):
     vocabulary_size = screen.logits.shape[-1]
     num_exact = min(2 * k + NUM_SPARE, vocabulary_size)
     values, token_ids = top_k(constrain(screen.logits), num_exact)
-    is_possible = ops.greater(values, IMPOSSIBLE / 2)
-    exact = ops.where(is_possible, screen.of_tokens(token_ids), values)
+    exact = ops.where(is_possible(values), screen.of_tokens(token_ids), values)
     best, best_ids = _sorted(exact, token_ids, k)
     if num_exact < vocabulary_size:
         left_out = values[:, :, -1:] + screen.most_error

@@ -11,6 +11,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import compiled as compiled_module
+from keras_transformer import decoding
 from keras_transformer import generation
 from keras_transformer.weights import named_weights
 
@@ -288,6 +289,11 @@ def test_no_room_is_made_for_more_than_the_model_takes(
     monkeypatch.setattr(generation, "_decoded", recorded)
     copying_model.generate(SOURCE_IDS, max_length=10_000, jit_compile=True)
     assert asked == [(32, {20})]
+    loop = decoding.DecodingLoop(copying_model, kt.GreedySearch())
+    for limits in ({}, {"max_lengths": ops.array([90] * len(SOURCE_IDS))}):
+        start = loop.start({"source_ids": ops.array(SOURCE_IDS), **limits})
+        assert start.state.target_ids.shape[2] == 20
+        assert max(ops.convert_to_numpy(start.inputs["max_lengths"])) == 20
 
 
 def test_compiled_search_equals_the_plain_one(copying_model):
