@@ -1754,6 +1754,10 @@ def test_export_writes_a_ctranslate2_model(trained, tmp_path):
             "`--quantization` needs --format litert. Received: --format s.*",
         ),
         (
+            ("--no-steps",),
+            "`--no-steps` needs --format litert. Received: --format s.*",
+        ),
+        (
             ("--format", "litert", "--source-length", "64", "--steps"),
             "`--steps` needs sources of any length. Received: --source-l.* 64.",
         ),

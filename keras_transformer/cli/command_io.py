@@ -122,7 +122,8 @@ def load_any(path, dtype, search_options, workers, num_texts):
 
 def is_exported(path) -> bool:
     """Whether a path is, or by its name would be, a LiteRT file."""
-    return path.is_file() or (path.suffix == ".tflite" and not path.is_dir())
+    is_named_so = path.suffix.lower() == ".tflite"
+    return path.is_file() or (is_named_so and not path.is_dir())
 
 
 def refuse_of_the_other(path, of_folder, of_exported):

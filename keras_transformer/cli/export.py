@@ -95,7 +95,7 @@ def export(
       keras-transformer export runs/en-de page/model.tflite --source-length 64
       keras-transformer export runs/en-de exported/ct2 --format ctranslate2
     """  # noqa: D301
-    is_litert = output.suffix == ".tflite"
+    is_litert = output.suffix.lower() == ".tflite"
     if format is None:
         format = "litert" if is_litert else "saved_model"
     elif format != "litert" and is_litert:

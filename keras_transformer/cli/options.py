@@ -253,7 +253,16 @@ def given(**options):
 
 
 def refuse(options, needed, received):
-    """Raises if any options are given: they need something else."""
+    """Raises if any options are given: they need something else.
+
+    Args:
+        options: Their names, or a dictionary of them with their values.
+        needed: What they need.
+        received: What there is instead.
+    """
     if options:
-        option = next(iter(options)).replace("_", "-")
+        name = next(iter(options))
+        option = name.replace("_", "-")
+        if isinstance(options, dict) and options[name] is False:
+            option = f"no-{option}"
         raise ValueError(f"`--{option}` needs {needed}. Received: {received}.")
