@@ -51,32 +51,35 @@ def end_targets(rows) -> list[list[int]]:
     return [[*ids, END_TOKEN_ID] for ids in rows]
 
 
-def spellings(processor) -> list[str]:
-    """What each piece of a `SentencePieceProcessor` adds to a text, by id.
-
-    Special ones add nothing, except for the unknown one.
-    """
-
-    def spelling(token_id):
-        if token_id == UNKNOWN_TOKEN_ID:
-            return UNKNOWN_TEXT
-        if processor.IsControl(token_id):
-            return ""
-        return processor.IdToPiece(token_id).replace(SPACE, " ")
-
-    return [spelling(token_id) for token_id in range(processor.GetPieceSize())]
-
-
-def join_pieces(spelled, ids) -> str:
-    """Joins pieces as tensorflow-text's fast operation does.
-
-    It differs from SentencePiece at the start of a text.
+class Joiner:
+    """Joins pieces to text, as the graph of an export would.
 
     Args:
-        spelled: The `spellings` of all pieces.
-        ids: Token ids without special tokens but the unknown one.
+        processor: The `SentencePieceProcessor`.
+        is_fast: Whether as tensorflow-text's fast operation does, which differs
+            from SentencePiece at the start of a text.
     """
-    text = "".join([spelled[token_id] for token_id in ids])
-    if ids and not spelled[ids[0]]:  # a special one, and what follows it has
-        return text  # another piece before
-    return text.removeprefix(" ")
+
+    def __init__(self, processor, is_fast: bool):
+        self._processor = processor
+        self._spellings = None
+        if is_fast:
+            size = processor.GetPieceSize()
+            self._spellings = [*map(self._spelling, range(size))]
+
+    def __call__(self, ids) -> str:
+        """Joins ids without special tokens but the unknown one."""
+        if self._spellings is None:
+            return self._processor.Decode(ids)
+        text = "".join([self._spellings[token_id] for token_id in ids])
+        if ids and not self._spellings[ids[0]]:  # a special one, and what
+            return text  # follows it has another piece before
+        return text.removeprefix(" ")
+
+    def _spelling(self, token_id):
+        """What a piece adds to a text; special ones nothing."""
+        if token_id == UNKNOWN_TOKEN_ID:
+            return UNKNOWN_TEXT
+        if self._processor.IsControl(token_id):
+            return ""
+        return self._processor.IdToPiece(token_id).replace(SPACE, " ")

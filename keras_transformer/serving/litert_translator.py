@@ -14,9 +14,8 @@ from keras_transformer.batches import pad_rows
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_texts
 from keras_transformer.lengths import check_row_lengths
+from keras_transformer.pieces import Joiner
 from keras_transformer.pieces import end_sources
-from keras_transformer.pieces import join_pieces
-from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
 from keras_transformer.serving.litert_file import Facts
 from keras_transformer.serving.litert_file import check_litert_file
@@ -123,7 +122,7 @@ class LiteRTTranslator:
             raise damaged(path, "its tokenizer cannot be read") from error
         self.longest_source = self.facts.longest_source
         self._is_fixed = -1 not in details["shape_signature"]
-        self._spelled = spellings(self._target) if self.facts.is_fast else None
+        self._join = Joiner(self._target, self.facts.is_fast)
 
     def __call__(
         self,
@@ -182,10 +181,7 @@ class LiteRTTranslator:
 
     def _text(self, target_ids):
         special = (PAD_TOKEN_ID, END_TOKEN_ID)
-        ids = [token for token in target_ids.tolist() if token not in special]
-        if self.facts.is_fast:
-            return join_pieces(self._spelled, ids)
-        return self._target.decode(ids)
+        return self._join([x for x in target_ids.tolist() if x not in special])
 
     def _run(self, signature, **inputs):
         with self._workers.lend() as interpreter:

@@ -98,12 +98,12 @@ class CTranslate2:
         import ctranslate2
         import sentencepiece
 
-        from keras_transformer.pieces import spellings
+        from keras_transformer.pieces import Joiner
 
         try:
             self._translator = ctranslate2.Translator(path)
             # The names of `export_ctranslate2`, which imports Keras.
-            self._source, self._target = (
+            self._source, target = (
                 sentencepiece.SentencePieceProcessor(os.path.join(path, name))
                 for name in ("source.spm", "target.spm")
             )
@@ -112,7 +112,8 @@ class CTranslate2:
                 f"The CTranslate2 model cannot be read. Received: {path!r}: "
                 f"{error}"
             ) from error
-        self._spelled = spellings(self._target) if is_fast else None
+        self._pieces_to_ids = target.piece_to_id
+        self._join = Joiner(target, is_fast)
         self._longest = longest
         self._search = search
 
@@ -142,17 +143,10 @@ class CTranslate2:
                 **self._search,
             )
             for index, result in zip(indices, results, strict=True):
-                translations[index] = self._joined(result.hypotheses[0])
+                ids = self._pieces_to_ids(result.hypotheses[0])
+                translations[index] = self._join(ids)
                 scores[index] = result.scores[0]
         return translations, scores
-
-    def _joined(self, pieces):
-        from keras_transformer.pieces import join_pieces
-
-        ids = self._target.piece_to_id(pieces)
-        if self._spelled is None:
-            return self._target.decode(ids)
-        return join_pieces(self._spelled, ids)
 
 
 def _decoded(value):

@@ -6,9 +6,8 @@ import operator
 import numpy as np
 
 from keras_transformer.checks import check_positive_share
+from keras_transformer.pieces import Joiner
 from keras_transformer.pieces import check_splittable
-from keras_transformer.pieces import join_pieces
-from keras_transformer.pieces import spellings
 from keras_transformer.pieces import split_texts
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -77,7 +76,7 @@ class Tokenizer:
             self._processor.IdToPiece(index)
             for index in range(self.vocabulary_size)
         ]
-        self._spelled = spellings(self._processor) if self.is_fast else None
+        self._join = Joiner(self._processor, self.is_fast)
 
     @classmethod
     def train(
@@ -305,11 +304,6 @@ class Tokenizer:
             what = "A tokenizer of tensors"
             raise ImportError(not_installed(what, error.name)) from error
         return TensorTokenizer(self)
-
-    def _join(self, ids):
-        if self.is_fast:
-            return join_pieces(self._spelled, ids)
-        return self._processor.Decode(ids)
 
     def _content(self, row):
         content = []
