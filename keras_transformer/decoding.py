@@ -91,8 +91,8 @@ class DecodingLoop:
         model: A `Transformer`.
         search: A `Search`.
         capacity: Most tokens of any target; by default the largest of
-            `max_lengths`, or the columns of the sources + 50. Compilers must
-            know it.
+            `max_lengths`, or the columns of the sources + 50, within the
+            model's `max_length`. Compilers must know it.
         needs_scores: Whether scores are wanted.
         screen: Function of the last vectors of a step, `(B, W, D)`, to
             `ScreenedLogits`; by default all logits are exact.

@@ -617,7 +617,8 @@ class Transformer(Freezable, keras.Model):
                 is returned of them; `self.project`, in float32, by default.
 
         Returns:
-            Float32 logits `(B, W, V)` and the cache for the next step.
+            Float32 logits `(B, W, V)`, or what `project` returns, and the cache
+            for the next step.
         """
         # All hypotheses are at the same position, the only one of `(B W, 1)`.
         x = self.embed_targets(ops.reshape(token_ids, (-1, 1)), position)

@@ -162,6 +162,17 @@ def _check_digest(path, saved):
         )
 
 
+def weights_digest(path) -> str:
+    """The SHA-256 of the weights, as a translator's folder states it.
+
+    Raises:
+        OSError: If there is no translator.
+        ValueError: If it is damaged.
+    """
+    description = read_description(path)
+    return description["sha256"][description["files"]["weights"]]
+
+
 def read_description(path):
     """Reads `translator.json`; raises what `read_folder` does."""
     path = os.fsdecode(path)
@@ -202,7 +213,7 @@ def _no_folder(path):
             " `Translator(keras.saving.load_model(path), tokenizer)` makes a "
             "translator of a model."
         )
-    elif path.endswith(".tflite"):
+    elif path.lower().endswith(".tflite"):
         advice = (
             " A LiteRT file can only translate and be evaluated; this needs "
             "the translator that it was exported from."

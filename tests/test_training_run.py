@@ -204,7 +204,7 @@ def test_folder_has_all_that_is_needed_to_go_on_and_to_look_at(trained):
     folder = trained.folder / "training"
     assert sorted(path.name for path in folder.iterdir()) == [
         *("checkpoints", "commands.txt", "curves.png", "lock", "log.csv"),
-        *("settings.json", "tensorboard", "tokenizer.model"),
+        *("saved.json", "settings.json", "tensorboard", "tokenizer.model"),
     ]
     assert (folder / "commands.txt").read_text() == "train it\n"
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -544,7 +544,7 @@ def test_damaged_checkpoint_is_left_aside(trained, copied, text, capsys):
 
 
 def test_where_the_newest_checkpoint_is_damaged_the_translator_is_older_too(
-    trained, copied, text
+    trained, copied, text, monkeypatch
 ):
     newest = copied / "training/checkpoints" / checkpoints(copied)[-1]
     newest.write_bytes(b"")
@@ -556,6 +556,19 @@ def test_where_the_newest_checkpoint_is_damaged_the_translator_is_older_too(
     for variable, average in zip(found, averages, strict=True):
         np.testing.assert_array_equal(variable, average)
     assert losses(copied) == trained.losses  # until there are others
+
+    # What is trained again is not on disk before its translator is.
+    def full(self, folder, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kt.Translator, "save", full)
+        message = "full: .*The translator after epoch 1 is in"
+        with pytest.raises(OSError, match=message):
+            train(copied, text, trained.settings)
+    assert checkpoints(copied)[-1].startswith("epoch-00002-batch-00000000")
+    assert train(copied, text, trained.settings).history.saved == 1
+    assert_same(copied, trained)
 
 
 @pytest.mark.parametrize("how", ["header", "state", "flipped bit", "empty"])
@@ -604,8 +617,12 @@ def test_without_its_checkpoints_training_does_not_start_anew(
     log.write_text("".join(log.read_text().splitlines(True)[:2]))
     with pytest.raises(ValueError, match="checkpoints .* missing. Put them"):
         train(copied, text, trained.settings)
-    # A process may have been killed while it wrote the first.
+    # So is a translator.
     log.unlink()
+    with pytest.raises(ValueError, match="checkpoints .* missing. Put them"):
+        train(copied, text, trained.settings)
+    # A process may have been killed while it wrote the first.
+    (copied / "training/saved.json").unlink()
     train(copied, text, trained.settings)
     assert_same(copied, trained)
 
@@ -1366,7 +1383,7 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
 
     with monkeypatch.context() as patch:
         patch.setattr(kt.Translator, "save", full)
-        message = "full: .*The translator after epoch 1 is in"
+        message = "full: .*has no translator of this training yet"
         with pytest.raises(OSError, match=message):
             train(copied, text, trained.settings)
     train(copied, text, trained.settings)
@@ -1377,6 +1394,42 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
     old.save(copied, overwrite=True)
     train(copied, text, trained.settings)
     assert not any(weight.any() for weight in weights_in(copied))
+
+
+@pytest.mark.parametrize(
+    "saved, state",
+    [
+        (None, "has no translator of this training yet."),
+        (0, "The translator after epoch 1 is in .*run.$"),
+        (1, "The translator after epoch 2, the best of 3 by loss, is in .*run"),
+        (3, "after epoch 4 is in .*run, from before training went back to 3 e"),
+    ],
+)
+def test_what_is_on_disk_is_told(tmp_path, saved, state):
+    run = new_run(tmp_path / "run", monitor="loss", keep_best=True)
+    rows = [{"epoch": n, "loss": x} for n, x in enumerate([3.0, 1.0, 2.0])]
+    run.history = History(run.options, rows, saved)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/translator.json").touch()
+    assert re.search(state, run.state())
+
+
+def test_which_epoch_the_translator_is_of(tmp_path, copied):
+    folder = RunFolder(os.fspath(copied))
+    assert folder.saved_epoch() == 1
+    translator = kt.Translator.load(copied)
+    translator.search = kt.BeamSearch()
+    translator.save(copied, overwrite=True)
+    assert folder.saved_epoch() == 1  # it is the same model
+    weights = translator.model.get_weights()
+    translator.model.set_weights([2 * weight for weight in weights])
+    translator.save(copied, overwrite=True)
+    assert folder.saved_epoch() is None
+    (copied / "translator.json").unlink()
+    assert folder.saved_epoch() == 1
+    (copied / "training/saved.json").write_text("{")
+    assert folder.saved_epoch() is None
+    assert RunFolder(os.fspath(tmp_path / "none")).saved_epoch() is None
 
 
 def test_an_unfinished_checkpoint_is_no_progress(tmp_path):
@@ -1887,18 +1940,6 @@ def test_best_epoch_is_the_first_of_the_best(monitor, values, best):
     assert history.epoch_to_save() == len(values) - 1
 
 
-@pytest.mark.parametrize(
-    "logged, saved", [(0, None), (1, 0), (2, 0), (3, 2), (4, None)]
-)
-def test_the_translator_on_disk_is_of_an_epoch_that_is_logged(logged, saved):
-    options = TrainingOptions("run", monitor="val_loss", keep_best=True)
-    rows = [
-        {"epoch": epoch, "val_loss": value}
-        for epoch, value in enumerate([2.0, 3.0, 1.0])
-    ]
-    assert History.of_run(options, rows, logged).saved == saved
-
-
 def test_what_is_no_number_is_no_best_to_wait_for():
     history = History(TrainingOptions("run", patience=2), [])
     stalled = []
@@ -2085,7 +2126,10 @@ def test_killed_training_comes_to_the_same(
     for errors in others:
         assert errors.endswith("killed\n"), errors
     assert last.endswith("ended\n"), last
-    assert "Resuming the training" in last
+    for errors in [*others[1:], last]:
+        is_all = "epoch 3." in errors.partition("the training in")[2]
+        told = "Nothing is left to do for" if is_all else "Resuming"
+        assert f"{told} the training in" in errors
     np.testing.assert_allclose(losses(killed), losses(whole), atol=1e-4)
     # Both loaded in this process, which no kill has touched.
     for found, weight in zip(

@@ -90,22 +90,19 @@ def verify(
     if not lines:
         raise ValueError(f"Text must not be empty. Received: {place}.")
     with quiet_start():
+        from keras_transformer.serving.verify import Reference
         from keras_transformer.serving.verify import compare
 
     translator = load(folder, dtype)
     set_search(translator, search_options)
     check_line_lengths(lines, place, translator)
     sound, errors = _inspected(translator, exports)
-    reports = []
+    reports, reference = [], Reference(translator, lines)
     try:
-        if sound:
-            expected = translator(lines, return_scores=True)
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
             for export in sound:
                 try:
-                    report = compare(
-                        translator, export, lines, *expected, tolerance
-                    )
+                    report = compare(reference, export, tolerance)
                 # Damaged, its engine is not installed, or its process died.
                 except (ImportError, RuntimeError, ValueError) as error:
                     errors.append(str(error))

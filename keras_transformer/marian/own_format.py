@@ -319,9 +319,9 @@ def _read_text(settings):
 def _read_vocabulary(path):
     """The row of each piece, which may look like a number or as `yes`."""
     ids = {}
-    if path.endswith(".json"):  # YAML has no surrogates, as in "\ud83d\ude00"
+    try:  # YAML has no surrogates, as in "\ud83d\ude00"
         content = read_json(path)
-    else:
+    except ValueError:
         content = _read_yaml(path, "BaseLoader")
     for piece, row in content.items():
         ids[piece] = int(row) if str(row).isdecimal() else row

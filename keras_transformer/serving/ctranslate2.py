@@ -17,6 +17,7 @@ from keras_transformer.decoder import DecoderLayer
 from keras_transformer.encoder import Encoder
 from keras_transformer.encoder import EncoderLayer
 from keras_transformer.layer import check_not_quantized
+from keras_transformer.layer import parts_in
 from keras_transformer.positional_encoding import sinusoids
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
@@ -106,6 +107,11 @@ def as_exported(translator) -> Translator:
     same = Transformer.from_config(config)
     same.build_all()
     weights = {**named_weights(model), same.logit_bias.name: _bias(model)}
+    for name, part, _ in parts_in(model):
+        if getattr(part, "lora_enabled", False):  # merged, as in the export
+            weights[f"{name}/kernel"] = part.kernel
+            for lora in ("lora_kernel_a", "lora_kernel_b"):
+                del weights[f"{name}/{lora}"]
     assign_named_weights(same, weights, "the translator")
     return Translator(
         same,

@@ -76,7 +76,7 @@ class CTranslate2:
 
     Args:
         path: The folder.
-        longest: Most tokens of a target, or `None` for no limit of the model.
+        longest: Most tokens of a target.
         is_fast: Whether the translator joins pieces as tensorflow-text's fast
             operation does.
         **search: Arguments of `translate_batch`.
@@ -126,7 +126,7 @@ class CTranslate2:
         groups = {}
         for index, ids in enumerate(self._source.encode(lines)):
             limit = default_max_length(len(ids) + 1)  # and its end token
-            limit = min(limit, self._longest or limit)
+            limit = min(limit, self._longest)
             pieces = self._source.id_to_piece(ids)
             groups.setdefault(limit, []).append((index, pieces))
         translations = [None] * len(lines)

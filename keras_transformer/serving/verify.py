@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ from keras_transformer.checks import check_not_negative_number
 from keras_transformer.checks import check_texts
 from keras_transformer.serving import litert_contents
 from keras_transformer.serving import saved_model_contents
+from keras_transformer.serving.ctranslate2 import NUM_POSITIONS
 from keras_transformer.serving.ctranslate2 import as_exported
 from keras_transformer.serving.ctranslate2 import check_lines
 from keras_transformer.serving.ctranslate2 import is_ctranslate2
@@ -174,7 +176,9 @@ def verify_export(
         ValueError: If there are no lines, `tolerance` is negative, or the
             export is damaged, was not written by `export_saved_model`,
             `export_litert` or `export_ctranslate2`, or has another search than
-            the translator.
+            the translator; or if it is one of CTranslate2, and that does not
+            compute what the translator's model does, or a line is longer than
+            its positions.
     """
     check_kind("translator", translator, Translator)
     check_not_negative_number(tolerance=tolerance)
@@ -182,8 +186,36 @@ def verify_export(
     if not lines:
         raise ValueError("`lines` must not be empty. Received: no line.")
     export = inspect_export(translator, note_of(translator), path)
-    expected = translator(lines, return_scores=True)
-    return compare(translator, export, lines, *expected, tolerance)
+    return compare(Reference(translator, lines), export, tolerance)
+
+
+class Reference:
+    """What exports are compared with; nothing is translated before it is used.
+
+    Args:
+        translator: The `Translator`.
+        lines: As for `verify_export`.
+    """
+
+    def __init__(self, translator: Translator, lines):
+        self.translator = translator
+        self.lines = lines
+
+    @functools.cached_property
+    def outputs(self):
+        """Translations of the lines, and their scores."""
+        return self.translator(self.lines, return_scores=True)
+
+    @functools.cached_property
+    def of_ctranslate2(self):
+        """Another, for CTranslate2, which has other scores.
+
+        Raises:
+            ValueError: If CTranslate2 does not compute what the model does, or
+                a line is longer than its positions.
+        """
+        check_lines(self.translator, self.lines)
+        return Reference(as_exported(self.translator), self.lines)
 
 
 def inspect_export(translator, note: bytes, path) -> Export:
@@ -203,7 +235,7 @@ def inspect_export(translator, note: bytes, path) -> Export:
         exported = read_note(os.path.join(path, CTRANSLATE2_FILE))
         other_parts = compare_note(note, exported, path, has_search=False)
         options = {
-            "longest": translator.model.max_length,
+            "longest": translator.model.max_length or NUM_POSITIONS,
             "is_fast": translator.target_tokenizer.is_fast,
             **search_options(translator.search),
         }
@@ -216,24 +248,18 @@ def inspect_export(translator, note: bytes, path) -> Export:
     return Export(path, kind, tuple(foreign), other_parts, {})
 
 
-def compare(
-    translator, export, lines, expected, expected_scores, tolerance
-) -> ExportReport:
+def compare(reference: Reference, export, tolerance) -> ExportReport:
     """Runs an export and compares its translations with the translator's.
 
     Args:
-        translator: The `Translator`.
+        reference: The `Reference`.
         export: The `Export`, from `inspect_export`.
-        lines: As for `verify_export`.
-        expected: The translator's translations of the lines. Those of
-            CTranslate2 are compared with others, as it has other scores.
-        expected_scores: Their scores.
         tolerance: As for `verify_export`.
     """
     if export.format == "CTranslate2":
-        check_lines(translator, lines)
-        translator = as_exported(translator)
-        expected, expected_scores = translator(lines, return_scores=True)
+        reference = reference.of_ctranslate2
+    translator, lines = reference.translator, reference.lines
+    expected, expected_scores = reference.outputs
     measured = _measured(export, lines)
     found, scores = measured.pop("translations"), measured.pop("scores")
     differences = differences_of(translator, lines, expected, found)

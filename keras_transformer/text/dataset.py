@@ -71,9 +71,10 @@ def translation_dataset(
         segmentation_alpha: The `alpha` of `Tokenizer.sample`.
         shuffle: Whether each epoch has a new order.
         seed: The same seed gives the same orders and segmentations.
-        initial_epoch: The dataset begins with the order that it would have
-            after so many epochs of the same seed, for a `fit` that resumes
-            with this `initial_epoch`.
+        initial_epoch: With `shuffle`, the dataset begins with the order that
+            it would have after so many epochs of the same seed, for a `fit`
+            that resumes with this `initial_epoch`. Whatever iterates it, such
+            as `evaluate`, counts as an epoch.
         num_devices: Devices among which `keras.distribution` splits the rows of
             a batch. Those beyond `tokens_per_batch` are padding.
         verbose: 0 is silent, 1 shows progress and how many pairs were

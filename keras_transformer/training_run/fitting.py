@@ -161,10 +161,13 @@ class Fitting:
         """Has translator and log be those of the checkpoint.
 
         They are older if a process ended after the checkpoint, and newer if a
-        later one was damaged.
+        later one was damaged. A translator that this training has not saved is
+        left alone, once the log says that all is there.
         """
         logged = self.distribution.by_chief(self.folder.epochs_logged)
-        if logged != len(history.rows) and not checkpoint.batch:
+        is_ours = history.saved is not None or logged < len(history.rows)
+        is_there = history.saved == history.epoch_to_save()
+        if history.rows and is_ours and not is_there and not checkpoint.batch:
             if self.averaging:
                 self.averaging.apply()
             self._save(history)
@@ -181,6 +184,7 @@ class Fitting:
         if self.distribution.is_chief:
             self.folder.check_in_place()
             self.translator.save(self.folder.output, overwrite=True)
+            self.folder.note_saved(epoch)
         history.saved = epoch
 
     def _log(self, history, epoch):
@@ -299,7 +303,8 @@ def newest_checkpoint(
             raise ValueError(
                 f"{error} Pass `--overwrite` to start again."
             ) from error
-        if not newest.tensors and folder.epochs_logged() > 0:
+        is_saved = folder.saved_epoch() is not None
+        if not newest.tensors and (is_saved or folder.epochs_logged() > 0):
             raise ValueError(
                 f"The checkpoints of the training in {folder.output} are "
                 "missing. Put them back, or pass `--overwrite` to start again."

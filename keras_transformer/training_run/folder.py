@@ -20,6 +20,7 @@ from keras_transformer.translator import Translator
 from keras_transformer.translator_folder import DESCRIPTION
 from keras_transformer.translator_folder import TRAINING
 from keras_transformer.translator_folder import check_free
+from keras_transformer.translator_folder import weights_digest
 from keras_transformer.version import __version__
 
 FORMAT = 1  # of `SETTINGS`
@@ -31,6 +32,7 @@ COMMANDS = "commands.txt"
 START = "start"
 CHECKPOINTS = "checkpoints"
 TENSORBOARD = "tensorboard"
+SAVED = "saved.json"
 LOG = "log.csv"
 CURVES = "curves.png"
 # All that a training writes besides its lock.
@@ -42,6 +44,7 @@ WRITTEN = (
     START,
     CHECKPOINTS,
     TENSORBOARD,
+    SAVED,
     LOG,
     CURVES,
 )
@@ -309,6 +312,28 @@ class RunFolder:
                 f"{self.output} began with, or pass `--overwrite` to start "
                 "again."
             ) from None
+
+    def note_saved(self, epoch: int):
+        """Notes that the translator here is that after an epoch, from 0."""
+        digest = weights_digest(self.output)
+        content = json.dumps({"epoch": epoch, "sha256": digest}) + "\n"
+        write_file(self.path(SAVED), content.encode())
+
+    def saved_epoch(self) -> int | None:
+        """The epoch, from 0, of the translator that this training saved last.
+
+        It may be gone, or of an epoch that training has gone back behind;
+        `None` if another is there in its place.
+        """
+        try:
+            with open(self.path(SAVED), encoding="utf-8") as file:
+                noted = json.load(file)
+            epoch, digest = int(noted["epoch"]), noted["sha256"]
+            if os.path.exists(os.path.join(self.output, DESCRIPTION)):
+                return epoch if weights_digest(self.output) == digest else None
+            return epoch
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def epochs_logged(self) -> int:
         """The number of epochs in the training's log."""

@@ -16,29 +16,13 @@ class History:
         options: Options that say which epoch is kept.
         rows: For each epoch its number from 0, as `"epoch"`, and values by
             name.
-        saved: The epoch, from 0, whose translator is on disk; `None` if there
-            is none, or that of an epoch which is not in `rows`.
+        saved: The epoch, from 0, whose translator is on disk, `None` without
+            one. It is not in `rows` if a checkpoint after it was damaged.
     """
 
     options: TrainingOptions
     rows: list[dict]
     saved: int | None = None
-
-    @classmethod
-    def of_run(cls, options: TrainingOptions, rows: list[dict], logged: int):
-        """The history of a training that goes on.
-
-        Args:
-            options: As for the class.
-            rows: Likewise, from the checkpoint that it goes on from.
-            logged: How many epochs its log has. An epoch is logged once its
-                translator is saved; there are more if a later checkpoint was
-                damaged.
-        """
-        saved = None
-        if logged <= len(rows):
-            saved = cls(options, rows[:logged]).epoch_to_save()
-        return cls(options, rows, saved)
 
     def add(self, values: dict):
         """Adds an epoch, with what it ended with by name.

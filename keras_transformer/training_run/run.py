@@ -30,6 +30,7 @@ from keras_transformer.training_run.recipe import make_model
 from keras_transformer.training_run.start import Start
 from keras_transformer.training_run.start import model_options
 from keras_transformer.training_run.start import new_tokenizers
+from keras_transformer.training_run.wording import counted
 from keras_transformer.translator import Translator
 from keras_transformer.translator_folder import DESCRIPTION
 
@@ -141,11 +142,8 @@ class TrainingRun:
                     by_chief(lambda: self._begin(stack, files, overwrite))
                 by_chief(lambda: self.folder.add_command(command))
                 checkpoint = newest_checkpoint(self.folder, self.distribution)
-                self.history = History.of_run(
-                    options,
-                    [*checkpoint.history],
-                    logged=by_chief(self.folder.epochs_logged),
-                )
+                saved = by_chief(self.folder.saved_epoch)
+                self.history = History(options, [*checkpoint.history], saved)
                 self.fitting.fit(checkpoint, self.history)
 
     def state(self) -> str:
@@ -161,19 +159,20 @@ class TrainingRun:
         if not self.distribution.is_chief:
             return "What is saved is in the folder of the first process."
         if history.saved is None:
-            if history.rows and self.has_translator():
-                return (
-                    f"The translator in {output} is of a later epoch than the "
-                    "checkpoint that training has gone on from."
-                )
             reason = "" if history.rows else "No epoch has ended; "
             return f"{reason}{output} has no translator of this training yet."
         translator = f"The translator after epoch {history.saved + 1}"
-        if self.options.keep_best and (scored := history.scored()):
-            epochs = len(scored)
+        if self.options.keep_best and history.saved == history.best_epoch():
+            epochs = len(history.scored())
             translator += f", the best of {epochs} by {self.options.monitor},"
         if not self.has_translator():
             return f"{translator} was in {output}, and is gone."
+        if history.saved >= len(history.rows):
+            ended = counted(len(history.rows), "epoch")
+            return (
+                f"{translator} is in {output}, from before training went back "
+                f"to {ended}."
+            )
         return f"{translator} is in {output}."
 
     def has_translator(self) -> bool:

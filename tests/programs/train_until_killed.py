@@ -44,7 +44,7 @@ def kill_at(moment):
         )
     elif moment == "between checkpoint and translator":
         Fitting._save = killed_before(
-            Fitting._save, lambda self, history: len(history.rows) == 2
+            Fitting._save, lambda self, history: len(history.rows) == 3
         )
 
 

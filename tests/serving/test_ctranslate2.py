@@ -434,6 +434,15 @@ def test_a_share_of_tokens_that_are_never_chosen_is_no_fault(
     assert model.logit_bias is None
 
 
+def test_a_model_with_lora_is_exported_and_verified_merged(tokenizer, tmp_path):
+    translator = make_translator(tokenizer)
+    layer = translator.model.decoder.layers[0].feed_forward.inner
+    layer.enable_lora(2)
+    layer.lora_kernel_b.assign(np.ones(layer.lora_kernel_b.shape))
+    translator.export_ctranslate2(tmp_path / "new")
+    assert kt.verify_export(translator, tmp_path / "new", TEXTS[:3]).passed
+
+
 def test_a_line_that_is_longer_than_the_positions_is_named(exported):
     translator, folder = exported["default"]
     lines = ["one", "one two " * 300]

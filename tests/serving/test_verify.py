@@ -259,10 +259,9 @@ def test_tie_is_no_fault(small, monkeypatch):
     export = verify.inspect_export(
         indifferent, export_note.note_of(indifferent), small.saved_model
     )
-    scores = np.zeros(len(LINES))
-    report = verify.compare(
-        indifferent, export, LINES, expected, scores, tolerance=1e-4
-    )
+    reference = verify.Reference(indifferent, LINES)
+    reference.outputs = expected, np.zeros(len(LINES))
+    report = verify.compare(reference, export, tolerance=1e-4)
     assert (report.identical, report.beyond_tolerance) == (2, 0)
     assert report.passed
     assert abs(report.first_difference.token_gap) < 1e-4
@@ -465,13 +464,13 @@ def test_text_as_long_as_the_model_takes_is_no_excuse(
 ):
     translator = make_small(positional_encoding="learned", max_length=32)
     pretend(monkeypatch, ["Hund"])
-    expected = ["Katze sieht Hund " * 40]
+    reference = verify.Reference(translator, LINES[:1])
+    reference.outputs = ["Katze sieht Hund " * 40], np.zeros(1)
     report = verify.compare(
-        translator,
+        reference,
         verify.inspect_export(
             translator, export_note.note_of(translator), small.saved_model
         ),
-        *(LINES[:1], expected, np.zeros(1)),
         tolerance=verify.TOLERANCE,
     )
     assert not report.passed
