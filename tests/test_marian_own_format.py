@@ -293,6 +293,8 @@ def test_a_vocabulary_may_be_json_as_python_writes_it(tmp_path):
     path.write_text(json.dumps(ids))
     assert r"\ud83d" in path.read_text()
     assert own_format._read_vocabulary(str(path)) == ids
+    path.write_text("</s>: 0\n<unk>: 1\n")  # whatever Marian reads
+    assert own_format._read_vocabulary(str(path)) == {"</s>": 0, "<unk>": 1}
     path.write_text("{")
     with pytest.raises(ValueError, match="vocab.json is damaged"):
         own_format._read_vocabulary(str(path))

@@ -555,7 +555,7 @@ def test_where_the_newest_checkpoint_is_damaged_the_translator_is_older_too(
     found = kt.Translator.load(copied).model.trainable_variables
     for variable, average in zip(found, averages, strict=True):
         np.testing.assert_array_equal(variable, average)
-    assert losses(copied) == trained.losses  # until there are others
+    assert losses(copied) == trained.losses[:1]
 
     # What is trained again is not on disk before its translator is.
     def full(self, folder, **options):
@@ -567,7 +567,8 @@ def test_where_the_newest_checkpoint_is_damaged_the_translator_is_older_too(
         with pytest.raises(OSError, match=message):
             train(copied, text, trained.settings)
     assert checkpoints(copied)[-1].startswith("epoch-00002-batch-00000000")
-    assert train(copied, text, trained.settings).history.saved == 1
+    run = train(copied, text, trained.settings)
+    assert run.history.saved == run.history.rows[1]
     assert_same(copied, trained)
 
 
@@ -1377,59 +1378,73 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
     old = kt.Translator.load(copied)
     old.model.set_weights([0 * weight for weight in trained.weights])
     old.save(copied, overwrite=True)
+    first, second = Checkpoint.newest(copied / "training/checkpoints").history
+    folder = RunFolder(os.fspath(copied))
+    folder.note_translator(second, before=first)
+    assert folder.noted_translator() == first
 
     def full(self, folder, **options):
         raise OSError(errno.ENOSPC, "No space left on device", folder)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(kt.Translator, "save", full)
-        message = "full: .*has no translator of this training yet"
-        with pytest.raises(OSError, match=message):
-            train(copied, text, trained.settings)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(kt.Translator, "save", full)
+            message = "full: .*The translator after epoch 1 is in .*run. Make"
+            with pytest.raises(OSError, match=message):
+                train(copied, text, trained.settings)
     train(copied, text, trained.settings)
     assert losses(copied) == trained.losses
     for found, weight in zip(weights_in(copied), trained.weights, strict=True):
         np.testing.assert_array_equal(found, weight)
     # Another translator that was put there since is left alone.
     old.save(copied, overwrite=True)
+    old.model.set_weights([1 + weight for weight in trained.weights])
+    old.save(copied, overwrite=True)
+    before = weights_in(copied)
     train(copied, text, trained.settings)
-    assert not any(weight.any() for weight in weights_in(copied))
+    for found, weight in zip(weights_in(copied), before, strict=True):
+        np.testing.assert_array_equal(found, weight)
 
 
 @pytest.mark.parametrize(
     "saved, state",
     [
-        (None, "has no translator of this training yet."),
-        (0, "The translator after epoch 1 is in .*run.$"),
-        (1, "The translator after epoch 2, the best of 3 by loss, is in .*run"),
-        (3, "after epoch 4 is in .*run, from before training went back to 3 e"),
+        (None, "The translator in .*run is not known to be of this training.$"),
+        ((0, 3.0), "The translator after epoch 1 is in .*run.$"),
+        ((1, math.nan), "The translator after epoch 2 is in .*run.$"),
+        ((2, 1.0), "translator after epoch 3, the best of 2 by loss, is in .*"),
+        ((2, 0.5), "after epoch 3 is in .*run, from before training went back"),
+        ((3, 1.0), "after epoch 4 is in .*run, from before training went back"),
     ],
 )
 def test_what_is_on_disk_is_told(tmp_path, saved, state):
     run = new_run(tmp_path / "run", monitor="loss", keep_best=True)
-    rows = [{"epoch": n, "loss": x} for n, x in enumerate([3.0, 1.0, 2.0])]
+    losses = [3.0, math.nan, 1.0]
+    rows = [{"epoch": n, "loss": x} for n, x in enumerate(losses)]
+    if saved is not None:
+        saved = dict(zip(("epoch", "loss"), saved, strict=True))
     run.history = History(run.options, rows, saved)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/translator.json").touch()
     assert re.search(state, run.state())
+    assert run.history.is_saved() == (saved == rows[2])
 
 
-def test_which_epoch_the_translator_is_of(tmp_path, copied):
+def test_it_is_noted_which_epoch_the_translator_is_of(tmp_path, copied):
     folder = RunFolder(os.fspath(copied))
-    assert folder.saved_epoch() == 1
+    first, second = {"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": math.nan}
     translator = kt.Translator.load(copied)
-    translator.search = kt.BeamSearch()
-    translator.save(copied, overwrite=True)
-    assert folder.saved_epoch() == 1  # it is the same model
+    folder.note_translator(second, before=first)
+    assert folder.noted_translator() == first
     weights = translator.model.get_weights()
     translator.model.set_weights([2 * weight for weight in weights])
     translator.save(copied, overwrite=True)
-    assert folder.saved_epoch() is None
+    assert repr(folder.noted_translator()) == repr(second)
     (copied / "translator.json").unlink()
-    assert folder.saved_epoch() == 1
+    assert repr(folder.noted_translator()) == repr(second)  # it was there
     (copied / "training/saved.json").write_text("{")
-    assert folder.saved_epoch() is None
-    assert RunFolder(os.fspath(tmp_path / "none")).saved_epoch() is None
+    assert folder.noted_translator() is None
+    assert RunFolder(os.fspath(tmp_path / "none")).noted_translator() is None
 
 
 def test_an_unfinished_checkpoint_is_no_progress(tmp_path):
@@ -1510,7 +1525,7 @@ def test_full_disk_loses_nothing(trained, untrained, copied, text, monkeypatch):
             train(copied, text, {**trained.settings, "epochs": 3})
     assert checkpoints(copied) == before
     run = train(copied, text, trained.settings)
-    assert run.history.saved == 1
+    assert run.history.saved == run.history.rows[1]
 
 
 # Learning on from another translator.
@@ -2126,10 +2141,10 @@ def test_killed_training_comes_to_the_same(
     for errors in others:
         assert errors.endswith("killed\n"), errors
     assert last.endswith("ended\n"), last
-    for errors in [*others[1:], last]:
-        is_all = "epoch 3." in errors.partition("the training in")[2]
-        told = "Nothing is left to do for" if is_all else "Resuming"
-        assert f"{told} the training in" in errors
+    is_all = moments[-2] == "between checkpoint and translator"
+    for errors in others[1:] if is_all else [*others[1:], last]:
+        assert "Resuming the training in" in errors
+    assert ("Nothing is left to do for the training in" in last) == is_all
     np.testing.assert_allclose(losses(killed), losses(whole), atol=1e-4)
     # Both loaded in this process, which no kill has touched.
     for found, weight in zip(

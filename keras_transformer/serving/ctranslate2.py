@@ -103,7 +103,11 @@ def as_exported(translator) -> Translator:
     """
     model = translator.model
     _check_model(model)
-    config = {**Transformer.get_config(model), "output_bias": True}
+    config = {
+        **Transformer.get_config(model),
+        "output_bias": True,
+        "max_length": model.max_length or NUM_POSITIONS,
+    }
     same = Transformer.from_config(config)
     same.build_all()
     weights = {**named_weights(model), same.logit_bias.name: _bias(model)}

@@ -133,9 +133,9 @@ def verify_export(
     The export runs in a process of its own: a SavedModel with tensorflow and
     tensorflow-text and without this library, a LiteRT file with
     `LiteRTTranslator`, without TensorFlow and Keras, a folder of CTranslate2
-    with ctranslate2 and sentencepiece, in float32. There, tokens that are never
-    chosen (padding and start) have no share of the probability; so it is
-    compared with a copy of the translator where that is so too.
+    with ctranslate2 and sentencepiece, in float32. In CTranslate2, tokens that
+    are never chosen (padding and start) have no share of the probability; so it
+    is compared with a copy of the translator where that is so too.
 
     Outputs may differ although nothing is wrong: where two tokens are equally
     probable but for rounding, the order of sums decides between them, and all
@@ -208,7 +208,7 @@ class Reference:
 
     @functools.cached_property
     def of_ctranslate2(self):
-        """Another, for CTranslate2, which has other scores.
+        """The same for exports to CTranslate2, whose scores differ.
 
         Raises:
             ValueError: If CTranslate2 does not compute what the model does, or

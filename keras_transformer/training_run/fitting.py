@@ -110,7 +110,7 @@ class Fitting:
                 skip = checkpoint.batch if epoch == checkpoint.epoch else 0
                 history.add(self._fit_epoch(epoch, skip, callbacks, progress))
                 # In this order: what is replaced is of an epoch that training
-                # does not go back to, and what is logged has all else.
+                # does not go back to, unless a file is damaged.
                 checkpoints.write(epoch + 1)
                 self._save(history)
                 self._log(history, epoch)
@@ -161,31 +161,27 @@ class Fitting:
         """Has translator and log be those of the checkpoint.
 
         They are older if a process ended after the checkpoint, and newer if a
-        later one was damaged. A translator that this training has not saved is
-        left alone, once the log says that all is there.
+        later one was damaged.
         """
-        logged = self.distribution.by_chief(self.folder.epochs_logged)
-        is_ours = history.saved is not None or logged < len(history.rows)
-        is_there = history.saved == history.epoch_to_save()
-        if history.rows and is_ours and not is_there and not checkpoint.batch:
+        if history.rows and not history.is_saved() and not checkpoint.batch:
             if self.averaging:
                 self.averaging.apply()
             self._save(history)
             if self.averaging:
                 self.averaging.restore()
-        if logged < len(history.rows):
-            self._log(history, logged)
+        if history.rows and self.folder.log() != history.table():
+            self._log(history, self.folder.epochs_logged())
 
     def _save(self, history):
         """Saves the translator, if the last epoch is the one to keep."""
-        epoch = history.rows[-1]["epoch"]
-        if history.epoch_to_save() != epoch:
+        row = history.rows[-1]
+        if history.epoch_to_save() != row["epoch"]:
             return
         if self.distribution.is_chief:
             self.folder.check_in_place()
+            self.folder.note_translator(row, before=history.saved)
             self.translator.save(self.folder.output, overwrite=True)
-            self.folder.note_saved(epoch)
-        history.saved = epoch
+        history.saved = row
 
     def _log(self, history, epoch):
         """Writes the results of the epochs from one on, and all as a table."""
@@ -303,8 +299,7 @@ def newest_checkpoint(
             raise ValueError(
                 f"{error} Pass `--overwrite` to start again."
             ) from error
-        is_saved = folder.saved_epoch() is not None
-        if not newest.tensors and (is_saved or folder.epochs_logged() > 0):
+        if not newest.tensors and folder.has_ended():
             raise ValueError(
                 f"The checkpoints of the training in {folder.output} are "
                 "missing. Put them back, or pass `--overwrite` to start again."

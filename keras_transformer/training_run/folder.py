@@ -78,9 +78,13 @@ class RunFolder:
         return os.path.isfile(self.path(SETTINGS))
 
     def has_progress(self) -> bool:
-        """Whether a training here has a checkpoint or a logged epoch."""
-        checkpoints = checkpoints_in(self.path(CHECKPOINTS))
-        return bool(checkpoints) or self.epochs_logged() > 0
+        """Whether a training here has a checkpoint, or had one."""
+        return bool(checkpoints_in(self.path(CHECKPOINTS))) or self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Whether an epoch has ended here: it is logged, or its translator."""
+        is_noted = os.path.exists(self.path(SAVED))
+        return is_noted or self.epochs_logged() > 0
 
     @contextlib.contextmanager
     def locked(self):
@@ -313,35 +317,52 @@ class RunFolder:
                 "again."
             ) from None
 
-    def note_saved(self, epoch: int):
-        """Notes that the translator here is that after an epoch, from 0."""
-        digest = weights_digest(self.output)
-        content = json.dumps({"epoch": epoch, "sha256": digest}) + "\n"
-        write_file(self.path(SAVED), content.encode())
+    def note_translator(self, row: dict, before: dict | None):
+        """Notes whose translator is about to be saved here.
 
-    def saved_epoch(self) -> int | None:
-        """The epoch, from 0, of the translator that this training saved last.
+        Args:
+            row: The row of its epoch.
+            before: That of the one that it replaces, if of this training.
+        """
+        noted = {
+            "row": row,
+            "before": {"row": before, "sha256": self._weights_digest()},
+        }
+        write_file(self.path(SAVED), json.dumps(noted).encode() + b"\n")
 
-        It may be gone, or of an epoch that training has gone back behind;
-        `None` if another is there in its place.
+    def noted_translator(self) -> dict | None:
+        """The row of the epoch whose translator is here, or was.
+
+        The one that was noted last, unless it has not replaced the one before.
+        `None` if there is none of this training, or no readable note.
         """
         try:
             with open(self.path(SAVED), encoding="utf-8") as file:
                 noted = json.load(file)
-            epoch, digest = int(noted["epoch"]), noted["sha256"]
-            if os.path.exists(os.path.join(self.output, DESCRIPTION)):
-                return epoch if weights_digest(self.output) == digest else None
-            return epoch
+            before = noted["before"]
+            if before["sha256"] == self._weights_digest():
+                return before["row"]
+            return noted["row"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def epochs_logged(self) -> int:
-        """The number of epochs in the training's log."""
+    def _weights_digest(self):
+        try:
+            return weights_digest(self.output)
+        except (OSError, ValueError):  # there is none, or it is damaged
+            return None
+
+    def log(self) -> str:
+        """The training's log, empty without one."""
         try:
             with open(self.path(LOG), "rb") as file:
-                return max(len(file.readlines()) - 1, 0)  # without the header
+                return file.read().decode(errors="replace")
         except FileNotFoundError:
-            return 0
+            return ""
+
+    def epochs_logged(self) -> int:
+        """The number of epochs in the training's log."""
+        return max(len(self.log().splitlines()) - 1, 0)  # without the header
 
     def add_command(self, command: str):
         """Appends the command line of this start to those before it."""

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import json
 import math
 
 from keras_transformer.training_run.options import TrainingOptions
@@ -16,13 +17,13 @@ class History:
         options: Options that say which epoch is kept.
         rows: For each epoch its number from 0, as `"epoch"`, and values by
             name.
-        saved: The epoch, from 0, whose translator is on disk, `None` without
-            one. It is not in `rows` if a checkpoint after it was damaged.
+        saved: The row of the epoch whose translator was saved last, `None`
+            without one. It is not in `rows` if its checkpoint was damaged.
     """
 
     options: TrainingOptions
     rows: list[dict]
-    saved: int | None = None
+    saved: dict | None = None
 
     def add(self, values: dict):
         """Adds an epoch, with what it ended with by name.
@@ -39,6 +40,15 @@ class History:
             return None
         best = self.best_epoch() if self.options.keep_best else None
         return self.rows[-1]["epoch"] if best is None else best
+
+    def is_saved(self) -> bool:
+        """Whether the translator on disk is the one that is to be there."""
+        epoch = self.epoch_to_save()
+        return epoch is not None and _are_same(self.saved, self.rows[epoch])
+
+    def has_saved_epoch(self) -> bool:
+        """Whether the translator on disk is of an epoch that still counts."""
+        return any(_are_same(self.saved, row) for row in self.rows)
 
     def best_epoch(self) -> int | None:
         """The first epoch, from 0, of those with the best `monitor`."""
@@ -79,6 +89,10 @@ class History:
         writer.writeheader()
         writer.writerows(self.rows)
         return file.getvalue()
+
+
+def _are_same(row, other):
+    return json.dumps(row) == json.dumps(other)  # NaN is equal to itself here
 
 
 def _check_losses(values, rows):

@@ -30,7 +30,6 @@ from keras_transformer.training_run.recipe import make_model
 from keras_transformer.training_run.start import Start
 from keras_transformer.training_run.start import model_options
 from keras_transformer.training_run.start import new_tokenizers
-from keras_transformer.training_run.wording import counted
 from keras_transformer.translator import Translator
 from keras_transformer.translator_folder import DESCRIPTION
 
@@ -142,7 +141,7 @@ class TrainingRun:
                     by_chief(lambda: self._begin(stack, files, overwrite))
                 by_chief(lambda: self.folder.add_command(command))
                 checkpoint = newest_checkpoint(self.folder, self.distribution)
-                saved = by_chief(self.folder.saved_epoch)
+                saved = by_chief(self.folder.noted_translator)
                 self.history = History(options, [*checkpoint.history], saved)
                 self.fitting.fit(checkpoint, self.history)
 
@@ -158,20 +157,26 @@ class TrainingRun:
             return f"Nothing was changed in {output}."
         if not self.distribution.is_chief:
             return "What is saved is in the folder of the first process."
+        if history.saved is None and history.rows and self.has_translator():
+            return (
+                f"The translator in {output} is not known to be of this "
+                "training."
+            )
         if history.saved is None:
             reason = "" if history.rows else "No epoch has ended; "
             return f"{reason}{output} has no translator of this training yet."
-        translator = f"The translator after epoch {history.saved + 1}"
-        if self.options.keep_best and history.saved == history.best_epoch():
+        epoch = history.saved["epoch"]
+        translator = f"The translator after epoch {epoch + 1}"
+        is_ours = history.has_saved_epoch()
+        if self.options.keep_best and is_ours and epoch == history.best_epoch():
             epochs = len(history.scored())
             translator += f", the best of {epochs} by {self.options.monitor},"
         if not self.has_translator():
             return f"{translator} was in {output}, and is gone."
-        if history.saved >= len(history.rows):
-            ended = counted(len(history.rows), "epoch")
+        if not is_ours:
             return (
                 f"{translator} is in {output}, from before training went back "
-                f"to {ended}."
+                "to an earlier checkpoint."
             )
         return f"{translator} is in {output}."
 

@@ -33,7 +33,10 @@ def kill_at(moment):
     if moment == "while a checkpoint is renamed":
         later = [False, True]  # of the checkpoints in the first epoch
         os.replace = killed_before(
-            os.replace, lambda old, new: "epoch-00000" in new and later.pop(0)
+            os.replace,
+            lambda old, new: (
+                os.path.basename(new).startswith("epoch-00000") and later.pop(0)
+            ),
         )
     elif moment == "between two batches":
         callbacks.Checkpoints.on_train_batch_end = killed_before(
