@@ -1791,11 +1791,14 @@ def test_export_refuses_options_of_another_format(
     assert_is_one_line(result, message)
 
 
-def test_a_litert_file_is_not_the_name_of_another_export(trained, tmp_path):
-    path = tmp_path / "x.tflite"
+@pytest.mark.parametrize("name", ["x.tflite", "x.TFLITE"])
+def test_a_litert_file_is_not_the_name_of_another_export(
+    trained, tmp_path, name
+):
+    path = tmp_path / name
     assert_is_one_line(
         run("export", trained.folder, path, "--format", "saved_model"),
-        "`--format` needs another name than that of a LiteRT file. .*tflite.",
+        f"`--format` needs another name than that of a LiteRT file. .*{name}.",
     )
     assert not path.exists()
 

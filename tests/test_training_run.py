@@ -172,6 +172,11 @@ def untrained(monkeypatch):
     monkeypatch.setattr(Fitting, "_fit_epoch", end_at_once)
 
 
+def disk_is_full(self, folder, **options):
+    """In place of a method that writes into a folder."""
+    raise OSError(errno.ENOSPC, "No space left on device", folder)
+
+
 def weights_in(folder):
     return kt.Translator.load(folder).model.get_weights()
 
@@ -558,11 +563,8 @@ def test_where_the_newest_checkpoint_is_damaged_the_translator_is_older_too(
     assert losses(copied) == trained.losses[:1]
 
     # What is trained again is not on disk before its translator is.
-    def full(self, folder, **options):
-        raise OSError(errno.ENOSPC, "No space left on device", folder)
-
     with monkeypatch.context() as patch:
-        patch.setattr(kt.Translator, "save", full)
+        patch.setattr(kt.Translator, "save", disk_is_full)
         message = "full: .*The translator after epoch 1 is in"
         with pytest.raises(OSError, match=message):
             train(copied, text, trained.settings)
@@ -1341,10 +1343,7 @@ def test_one_training_a_folder(trained, text, monkeypatch):
 def test_full_disk_before_a_checkpoint_promises_none(
     trained, tmp_path, text, monkeypatch
 ):
-    def full(self, folder, **options):
-        raise OSError(errno.ENOSPC, "No space left on device", folder)
-
-    monkeypatch.setattr(Checkpoint, "write", full)
+    monkeypatch.setattr(Checkpoint, "write", disk_is_full)
     message = "has no translator of this .* then run the same command again.$"
     with pytest.raises(OSError, match=message):
         train(tmp_path / "run", text, {**trained.settings, "epochs": 1})
@@ -1353,13 +1352,10 @@ def test_full_disk_before_a_checkpoint_promises_none(
 def test_full_disk_after_a_checkpoint_costs_no_epoch(
     trained, untrained, tmp_path, text, monkeypatch
 ):
-    def full(self, folder, **options):
-        raise OSError(errno.ENOSPC, "No space left on device", folder)
-
     folder = tmp_path / "run"
     settings = {**trained.settings, "epochs": 1}
     with monkeypatch.context() as patch:
-        patch.setattr(kt.Translator, "save", full)
+        patch.setattr(kt.Translator, "save", disk_is_full)
         message = "run has no translator of this .*from the last checkpoint.$"
         with pytest.raises(OSError, match=message):
             train(folder, text, settings)
@@ -1383,12 +1379,9 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
     folder.note_translator(second, before=first)
     assert folder.noted_translator() == first
 
-    def full(self, folder, **options):
-        raise OSError(errno.ENOSPC, "No space left on device", folder)
-
     for _ in range(2):
         with monkeypatch.context() as patch:
-            patch.setattr(kt.Translator, "save", full)
+            patch.setattr(kt.Translator, "save", disk_is_full)
             message = "full: .*The translator after epoch 1 is in .*run. Make"
             with pytest.raises(OSError, match=message):
                 train(copied, text, trained.settings)
@@ -1442,8 +1435,9 @@ def test_it_is_noted_which_epoch_the_translator_is_of(tmp_path, copied):
     assert repr(folder.noted_translator()) == repr(second)
     (copied / "translator.json").unlink()
     assert repr(folder.noted_translator()) == repr(second)  # it was there
-    (copied / "training/saved.json").write_text("{")
-    assert folder.noted_translator() is None
+    for damage in ("{", '{"row": 3, "before": {"sha256": ""}}'):
+        (copied / "training/saved.json").write_text(damage)
+        assert folder.noted_translator() is None
     assert RunFolder(os.fspath(tmp_path / "none")).noted_translator() is None
 
 
@@ -1510,12 +1504,9 @@ def test_a_folder_that_is_moved_ends_the_training(
 
 
 def test_full_disk_loses_nothing(trained, untrained, copied, text, monkeypatch):
-    def full(self, folder):
-        raise OSError(errno.ENOSPC, "No space left on device", folder)
-
     before = checkpoints(copied)
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "write", full)
+        patch.setattr(Checkpoint, "write", disk_is_full)
         message = (
             "The disk is full: .*checkpoints.*The translator after epoch 2 is "
             "in .*then run the same command, without `--overwrite`, to go on "

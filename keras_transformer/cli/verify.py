@@ -100,7 +100,7 @@ def verify(
     reports, reference = [], Reference(translator, lines)
     try:
         if any(export.format != "CTranslate2" for export in sound):
-            reference.outputs  # noqa: B018 - here, as an error is no export's
+            _ = reference.outputs  # now, as an error here is no export's
         with signals_handled(end_by_signal, signal.SIGTERM, signal.SIGHUP):
             for export in sound:
                 try:

@@ -339,10 +339,10 @@ class RunFolder:
         try:
             with open(self.path(SAVED), encoding="utf-8") as file:
                 noted = json.load(file)
-            before = noted["before"]
+            row, before = noted["row"], noted["before"]
             if before["sha256"] == self._weights_digest():
-                return before["row"]
-            return noted["row"]
+                row = before["row"]
+            return None if row is None else {**row, "epoch": int(row["epoch"])}
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
