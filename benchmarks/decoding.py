@@ -84,7 +84,8 @@ def measure(
 
     \b
     Engines:
-      graph, xla, litert, litert-int8, ct2-float32, ct2-int8, keras-hub, marian
+      graph, xla, litert, litert-int8, litert-unscreened,
+      ct2-float32, ct2-int8, keras-hub, marian
     Engines of --text:
       translator, translator-xla, saved-model, saved-model-xla,
       litert-float32, litert-int8, ct2-float32, ct2-int8

@@ -110,6 +110,7 @@ class LiteRT(Graph):
     title = "ours, LiteRT float32"
     needs = ("ai-edge-litert",)
     quantization = None
+    screening = True
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -166,7 +167,7 @@ class LiteRT(Graph):
 
             search = search_of(name)
             screen = None
-            if self.quantization is None:
+            if self.screening:
                 screen = screen_for(self.model, search)
             weights = Weights(self.model, self.quantization, screen)
 
@@ -189,6 +190,14 @@ class LiteRTInt8(LiteRT):
 
     title = "ours, LiteRT int8"
     quantization = "int8"
+    screening = False
+
+
+class LiteRTUnscreened(LiteRT):
+    """The same with all logits computed in float32."""
+
+    title = "ours, LiteRT float32 unscreened"
+    screening = False
 
 
 # Hypotheses that CTranslate2 may decode at once, besides all of a worker's:
@@ -261,6 +270,7 @@ ENGINES = {
     "xla": Xla,
     "litert": LiteRT,
     "litert-int8": LiteRTInt8,
+    "litert-unscreened": LiteRTUnscreened,
     "ct2-float32": CTranslate2,
     "ct2-int8": CTranslate2Int8,
     "keras-hub": KerasHub,
@@ -268,7 +278,7 @@ ENGINES = {
 }
 BASELINE = "ct2-float32"
 
-_OURS = ("graph", "xla", "litert")
+_OURS = ("graph", "xla", "litert", "litert-unscreened")
 # Other engines, and those of ours that compute with the same kind of weights.
 PEERS = {
     "ct2-float32": _OURS,
