@@ -12,8 +12,8 @@ import pathlib
 import re
 import secrets
 
-import safetensors.numpy
-
+from keras_transformer.files import read_json
+from keras_transformer.files import read_tensors
 from keras_transformer.system.atomic import write_file
 from keras_transformer.system.lock import lock
 from keras_transformer.system.paths import check_absent
@@ -144,7 +144,7 @@ def _read_files(path, description):
     paths = {role: os.path.join(path, names[role]) for role in ROLES}
     for role in ROLES:
         _check_digest(paths[role], digests[names[role]])
-    weights = safetensors.numpy.load_file(paths["weights"])
+    weights = read_tensors(paths["weights"])
     tokenizers = [pathlib.Path(paths["tokenizer"]).read_bytes()]
     if paths["target_tokenizer"] != paths["tokenizer"]:
         target = pathlib.Path(paths["target_tokenizer"]).read_bytes()
@@ -153,6 +153,10 @@ def _read_files(path, description):
 
 
 def _check_digest(path, saved):
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(
+            f"{path!r} must be a file. Received: a folder, a pipe or a device."
+        )
     found = fingerprint(check_file(path))
     if found != saved:
         raise ValueError(
@@ -179,8 +183,7 @@ def read_description(path):
     if not os.path.isdir(path):
         raise _no_folder(path)
     try:
-        with open(os.path.join(path, DESCRIPTION), encoding="utf-8") as file:
-            description = json.load(file)
+        description = read_json(os.path.join(path, DESCRIPTION))
     except FileNotFoundError:
         raise _no_translator(path) from None
     except ValueError as error:  # no UTF-8, or no JSON
@@ -252,6 +255,9 @@ def _is_complete(description) -> bool:
     return (
         "format" in description
         and all(isinstance(x, str) for x in strings)
+        # Of this folder: what is elsewhere may be a device without an end.
+        and all(os.path.basename(name) == name for name in names)
+        and not {"", ".", ".."} & {*names}
         and all(isinstance(x, dict) for x in configs)
     )
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 from keras import ops
+from keras.backend import is_float_dtype
 
 from keras_transformer.layer import parts_in
 
@@ -86,7 +87,9 @@ def check_finite_model(model):
 
 
 def check_arrays(variables: dict, arrays: dict, subject: str):
-    """Raises `ValueError` unless arrays have the names and shapes of variables.
+    """Raises `ValueError` unless arrays are such as those of variables.
+
+    They have the same names and shapes, and hold numbers of the same kind.
 
     Args:
         variables: Those of a model by name.
@@ -104,6 +107,12 @@ def check_arrays(variables: dict, arrays: dict, subject: str):
             raise ValueError(
                 f"{subject} must be those of the model. Received: {name} of "
                 f"shape {found}, the model has {shape}."
+            )
+        dtype = arrays[name].dtype.name
+        if is_float_dtype(dtype) != is_float_dtype(variable.dtype):
+            raise ValueError(
+                f"{subject} must be those of the model. Received: {name} of "
+                f"{dtype}, the model has {variable.dtype}."
             )
     strange = arrays.keys() - variables.keys()
     if strange:

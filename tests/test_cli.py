@@ -411,6 +411,11 @@ def test_options_may_be_in_a_file(told, tmp_path):
         ("symbols: [a]", "'symbols' in '.*' must be a single value. .*"),
         ("seed: {a: 1}", "'seed' in '.*' must be a single value. .*"),
         ("validation: ab", "'validation' in '.*' must be a list of 2 .*"),
+        ("validation: [a, [b]]", "'validation' in '.*' must be a list of 2 .*"),
+        (
+            "symbols:\n- &a [x]\n- &b [*a, *a, *a, *a, *a, *a, *a, *a]",
+            r"'symbols' in '.*' must be a single .*: \[\[.*, \.\.\.\]\]\.",
+        ),
         ("validation: [a, b, c]", "Invalid value for '--validation': .* in .*"),
     ],
 )

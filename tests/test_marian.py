@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -398,6 +399,16 @@ def damaged(folder, name, **values):
         ),
         ("config.json", {"d_model": 32}, "32 units here. Received: .*16"),
         ("config.json", {"encoder_layers": 3}, "none called model.enc"),
+        (
+            "config.json",
+            {"encoder_layers": 1},
+            r"say, 1 in the encoder. Received: model\.encoder\.layers\.1\.",
+        ),
+        (
+            "config.json",
+            {"scale_embedding": "false"},
+            "config.json must have true or false as scale_emb.*'false'",
+        ),
         ("config.json", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, "fc1.we"),
         ("vocab.json", {"▁": 99}, r"in \[0, .*Received: 99"),
         ("vocab.json", {"<unk>": ...}, "vocab.json must .*: no <unk> in it"),
@@ -446,6 +457,35 @@ def test_weights_of_torch_are_read_or_named(tmp_path, content):
         kt.Translator.from_marian(folder)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "message"),
+    [
+        ("int8", "not quantised. Received: int8 for model.decoder.layers.0.fc"),
+        ("complex64", "not quantised. Received: complex64 for model.decoder"),
+        (ml_dtypes.float8_e4m3fn, "numbers of a type that NumPy .*float8_e4m"),
+    ],
+)
+def test_weights_of_other_numbers_are_refused(tmp_path, dtype, message):
+    folder = tmp_path / "marian"
+    *_, weights, _ = write_folder(folder)
+    name = "model.decoder.layers.0.fc1.weight"
+    weights[name] = weights[name].astype(dtype)
+    path = folder / "model.safetensors"
+    safetensors.numpy.save_file(weights, path)
+    with pytest.raises(ValueError, match=f"safetensors must h.*{message}"):
+        kt.Translator.from_marian(folder)
+
+
+def test_the_vocabulary_of_another_model_is_refused(tmp_path):
+    folder = tmp_path / "marian"
+    _, (ids, _), *_ = write_folder(folder)
+    others = [f"x{number}" for number in range(len(ids) - 3)]
+    (folder / "vocab.json").write_text(json.dumps(numbered(others)))
+    message = r"vocab.json must be the .* SentencePiece .*with 0 of \d+ pieces"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.from_marian(folder)
+
+
 def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
     folder = tmp_path / "marian"
     with pytest.raises(ValueError, match="on this machine.*'gs://bucket/x'"):
@@ -466,9 +506,12 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r"needs torch, .*'.\[marian\]'"):
         kt.Translator.from_marian(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json is damaged: Expecting"):
-        kt.Translator.from_marian(folder)
+    for content, reason in (("{", "Expecting"), ("[" * 100_000, "maximum rec")):
+        (folder / "config.json").write_text(content)
+        with pytest.raises(
+            ValueError, match=f"config.json is damaged: {reason}"
+        ):
+            kt.Translator.from_marian(folder)
     for content in ("[]", "3"):
         (folder / "config.json").write_text(content)
         with pytest.raises(

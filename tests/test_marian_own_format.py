@@ -8,6 +8,7 @@ its Python package, is installed.
 import json
 import subprocess
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -325,6 +326,8 @@ def test_a_folder_of_several_models_needs_a_choice(tmp_path):
         ({"transformer_decoder_ffn_depth": 1}, "decoder-ffn-depth=2.*depth=1"),
         ({"enc_depth": None}, "Received: no enc-depth in it"),
         ({"enc_depth": 3}, "none called encoder_l3_self_Wq"),
+        ({"enc_depth": 1}, "say, 1 in the encoder. Received: encoder_l2_"),
+        ({"tied_embeddings_all": "no"}, "true or false as tied-em.*all.*'no'"),
         ({"dim_emb": 32}, "that the settings .* 32 units here. .*16"),
         ({"transformer_heads": 3}, "Received: hidden_dim=16, num_heads=3"),
     ],
@@ -352,6 +355,8 @@ def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
         ({"vocabs": ["pad.spm"] * 2}, "pad.spm must not have a .* '<pad>'"),
         ({"models": ["vocab.yml"]}, "must be a .npz file.*vocab.yml"),
         ({"models": ["one.npz"]}, "one.npz is damaged: "),
+        ({"models": ["text.npz"]}, "text.npz is damaged: special:mod.* no arr"),
+        ({"models": ["huge.npz"]}, "huge.npz is damaged: "),
         ({"models": ["junk.npz"]}, "junk.npz is damaged: "),
         ({"models": ["other.npz"]}, "other.npz .* none called special:model"),
         ({"word-penalty": 0.5}, "word-penalty=0. Received: word-penalty=0.5"),
@@ -365,6 +370,15 @@ def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
     with open(tmp_path / "one.npz", "wb") as file:
         np.save(file, np.zeros(3))
     (tmp_path / "junk.npz").write_bytes(b"junk")
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d,)}\n"
+    header = (header % 10**30).encode()
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+    for name, member, content in (
+        ("text", "special:model.yml", b"type: transformer"),
+        ("huge", "x.npy", start + header),
+    ):
+        with zipfile.ZipFile(tmp_path / f"{name}.npz", "w") as file:
+            file.writestr(member, content)
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     (tmp_path / "small.spm").write_bytes(sentencepiece_model(PIECES[:-1]))
     pieces = [*PIECES[:-1], "<pad>"]
@@ -376,7 +390,18 @@ def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
 def test_files_that_are_missing_or_damaged_are_named(tmp_path):
     path = write_model(tmp_path)
     other = tmp_path / "other.decoder.yml"
-    for content in ("[", "\x00", "a: 2020-13-02"):
+    # Each list holds the one before nine times.
+    lists = "".join(f"- &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 9))
+    for content in (
+        "[",
+        "\x00",
+        "a: 2020-13-02",
+        "a: !!bool x",
+        "a: !!int ''",
+        "a: !!timestamp x",
+        "[" * 100_000,
+        f"models:\n- &a0 [x]\n{lists}",
+    ):
         other.write_text(content)
         with pytest.raises(ValueError, match="other.* is damaged: "):
             kt.Translator.from_marian(other)

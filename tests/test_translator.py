@@ -1399,6 +1399,7 @@ def test_folder_that_holds_no_translator(tmp_path):
         ' "target_tokenizer": 1}, "model": {"class_name": "Transformer"},'
         ' "search": {"class_name": "GreedySearch"}}',
         b"\xff\xfe{\x00}\x00",
+        "[" * 100_000,
     ],
 )
 def test_damaged_description(saved, text):
@@ -1469,6 +1470,45 @@ def test_missing_weights(saved):
     weights_file(saved).unlink()
     message = "No such file: .*safetensors"
     with pytest.raises(FileNotFoundError, match=message):
+        kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize("name", ["../weights", "/dev/zero", "..", ""])
+def test_files_are_those_of_the_folder(saved, name):
+    description = json.loads((saved / "translator.json").read_text())
+    edit_description(
+        saved,
+        files=description["files"] | {"weights": name},
+        sha256=description["sha256"] | {name: "0"},
+    )
+    with pytest.raises(ValueError, match="translator.json is damaged.*en-de"):
+        kt.Translator.load(saved)
+
+
+def test_weights_are_a_file(saved):
+    path = weights_file(saved)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=f"{path.name}' must be a file"):
+        kt.Translator.load(saved)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "complex64"])
+def test_weights_of_other_numbers_are_refused(saved, dtype):
+    path = weights_file(saved)
+    weights = safetensors.numpy.load_file(path)
+    name = min(weights)
+    weights[name] = weights[name].astype(dtype)
+    replace_file(path, safetensors.numpy.save(weights))
+    message = f"Received: {name} of {dtype}, the model has float32"
+    with pytest.raises(ValueError, match=message):
+        kt.Translator.load(saved)
+
+
+def test_damaged_weights_are_named(saved):
+    path = weights_file(saved)
+    replace_file(path, path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=f"{path.name} is damaged: "):
         kt.Translator.load(saved)
 
 

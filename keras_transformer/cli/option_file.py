@@ -8,6 +8,7 @@ import typer
 
 from keras_transformer.cli.options import UsageError
 from keras_transformer.cli.options import path_option
+from keras_transformer.quoting import quoted
 
 # The same command is to go on with a training that was stopped: with these in
 # the file, it would remove it, or fail at the start.
@@ -50,13 +51,14 @@ def take_options(context: typer.Context, path: Path | None):
             context.default_map[name] = None
             continue
         parameter = parameters[name]
-        wanted, kind = "a single value", str
+        wanted, values = "a single value", [value]
         if parameter.nargs > 1:
-            wanted, kind = f"a list of {parameter.nargs} values", list
-        if not isinstance(value, kind):
+            wanted, values = f"a list of {parameter.nargs} values", value
+        is_list = isinstance(values, list)
+        if not is_list or not all(isinstance(x, str) for x in values):
             raise ValueError(
                 f"{key!r} in {str(path)!r} must be {wanted}. Received: "
-                f"{value!r}."
+                f"{quoted(value)}."
             )
         try:
             parameter.process_value(context, value)

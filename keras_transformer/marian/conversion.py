@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 
+from keras_transformer.quoting import quoted
 from keras_transformer.search import Search
 from keras_transformer.special_tokens import END_TOKEN_ID
 from keras_transformer.special_tokens import PAD_TOKEN_ID
@@ -12,6 +14,9 @@ from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator import Translator
+
+# Of a vocabulary that is another model's, hardly any piece is found.
+LEAST_SHARE_WITH_ROWS = 0.1
 
 # The bias of what is never a token of a target. Its probability rounds to 0,
 # and it hardly changes the mean of all logits, which label smoothing takes.
@@ -24,6 +29,38 @@ def no_weight(path, name) -> ValueError:
         f"{path} must have all weights of a Marian model. Received: none "
         f"called {name}."
     )
+
+
+def quantised(path, name, dtype) -> ValueError:
+    """The error to raise for a weight that is not a floating-point number."""
+    return ValueError(
+        f"{path} must hold weights that are not quantised. Received: {dtype} "
+        f"for {name}."
+    )
+
+
+def check_no_more_layers(path, names, pattern, first, options):
+    """Raises `ValueError` if there are weights of layers that are not used.
+
+    Args:
+        path: The file, for messages.
+        names: Those of its weights.
+        pattern: Finds in them the stack and the number of the layer.
+        first: The number of the first layer.
+        options: The arguments of `Transformer`.
+    """
+    depths = {
+        "encoder": options["num_layers"],
+        "decoder": options["num_decoder_layers"],
+    }
+    for name in names:
+        found = pattern.match(name)
+        if found and int(found[2]) - first >= depths[found[1]]:
+            raise ValueError(
+                f"{path} must have weights of as many layers as the settings "
+                f"of the model say, {depths[found[1]]} in the {found[1]}. "
+                f"Received: {name}."
+            )
 
 
 class MarianWeights:
@@ -44,10 +81,16 @@ class MarianWeights:
     def __contains__(self, name):
         return name in self._arrays
 
+    def __iter__(self):
+        return iter(self._arrays)
+
     def __getitem__(self, name):
         if name not in self._arrays:
             raise no_weight(self.path, name)
-        return np.asarray(self._arrays[name], "float32")
+        array = self._arrays[name]
+        if not keras.backend.is_float_dtype(array.dtype.name):
+            raise quantised(self.path, name, array.dtype)
+        return np.asarray(array, "float32")
 
     def set_stack(self, stack, name):
         """Sets an encoder or a decoder to the one called `name` there."""
@@ -190,7 +233,8 @@ def rows_of(pieces, ids, start=None):
         start: Row of what starts a target; that of `<pad>` by default.
 
     Raises:
-        ValueError: If rows are not whole numbers of at least 0.
+        ValueError: If rows are not whole numbers of at least 0, or hardly any
+            piece has one.
     """
     for piece, row in ids.items():
         check_row(row, ids.path, piece)
@@ -199,6 +243,12 @@ def rows_of(pieces, ids, start=None):
     rows[START_TOKEN_ID] = ids["<pad>"] if start is None else start
     rows[UNKNOWN_TOKEN_ID] = ids["<unk>"]
     rows[END_TOKEN_ID] = ids["</s>"]
+    has_row = rows[END_TOKEN_ID + 1 :] >= 0  # of those that are text
+    if has_row.sum() < LEAST_SHARE_WITH_ROWS * len(has_row):
+        raise ValueError(
+            f"{ids.path} must be the vocabulary of the SentencePiece models. "
+            f"Received: one with {has_row.sum()} of {len(has_row)} pieces."
+        )
     return rows
 
 
@@ -207,7 +257,7 @@ def check_row(row, path, name):
     if type(row) is not int or row < 0:
         raise ValueError(
             f"{path} must have whole numbers of at least 0 as ids. Received: "
-            f"{row!r} for {name!r}."
+            f"{quoted(row)} for {quoted(name)}."
         )
 
 

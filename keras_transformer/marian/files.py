@@ -1,7 +1,7 @@
 """Files of a Marian model that hold names and what belongs to them."""
 
-import json
-
+from keras_transformer import files
+from keras_transformer.quoting import quoted
 from keras_transformer.system.paths import check_file
 
 
@@ -44,7 +44,17 @@ class NamedValues(dict):
         if type(value) is not int or value < 1:
             raise ValueError(
                 f"{self.path} must have a whole number of at least 1 as "
-                f"{name}. Received: {value!r}."
+                f"{name}. Received: {quoted(value)}."
+            )
+        return value
+
+    def flag(self, name, default: bool | None = None) -> bool:
+        """`True` or `False`, or raises `ValueError`; needed by default."""
+        value = self[name] if default is None else self.get(name, default)
+        if type(value) is not bool:
+            raise ValueError(
+                f"{self.path} must have true or false as {name}. Received: "
+                f"{quoted(value)}."
             )
         return value
 
@@ -55,7 +65,7 @@ class NamedValues(dict):
             listed = ", ".join(map(repr, choices))
             raise ValueError(
                 f"{self.path} must have one of {listed} as {name}. Received: "
-                f"{value!r}."
+                f"{quoted(value)}."
             )
         return choices[value]
 
@@ -77,9 +87,8 @@ def read_json(path) -> NamedValues:
         ValueError: If the file is damaged, or holds anything else.
     """
     path = check_file(path)
-    with open(path, encoding="utf-8") as file:
-        try:
-            content = json.load(file)
-        except ValueError as error:
-            raise damaged(path, error) from error
+    try:
+        content = files.read_json(path)
+    except ValueError as error:
+        raise damaged(path, error) from error
     return NamedValues(path, content)

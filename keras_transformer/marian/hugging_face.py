@@ -1,19 +1,21 @@
 """Marian models in the format of Hugging Face, as it has those of OPUS-MT."""
 
 import os
+import re
 
 import numpy as np
-import safetensors.numpy
 
+from keras_transformer.files import read_tensors
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
+from keras_transformer.marian.conversion import check_no_more_layers
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import rows_of
-from keras_transformer.marian.files import damaged
 from keras_transformer.marian.files import read_json
 from keras_transformer.marian.opus import is_language
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
+from keras_transformer.quoting import quoted
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
 from keras_transformer.system.extras import not_installed
@@ -41,6 +43,8 @@ FIXED = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
 }
+# The number of a layer, from 0, in the name of a weight.
+LAYER = re.compile(r"model\.(encoder|decoder)\.layers\.(\d+)\.")
 # What must be the same in both stacks: a `Transformer` has one argument for it.
 OF_BOTH_STACKS = ("attention_heads", "ffn_dim")
 
@@ -62,18 +66,21 @@ def read_hugging_face(folder) -> MarianModel:
     languages = languages_in(ids)
     ids.update(languages)
     tokenizer, target_tokenizer = read_tokenizers(folder, languages)
+    options = _options(config)
+    weights = _weights(folder, options["hidden_dim"])
+    check_no_more_layers(weights.path, weights, LAYER, 0, options)
     return MarianModel(
-        options=_options(config),
-        weights=_weights(folder, config.size("d_model")),
+        options=options,
+        weights=weights,
         tokenizer=tokenizer,
         target_tokenizer=target_tokenizer,
         rows=rows_of(tokenizer.pieces, ids),
         target_rows=rows_of(
             target_tokenizer.pieces, target_ids, _start(config)
         ),
-        shares_embeddings=config.get("share_encoder_decoder_embeddings", True),
-        scales_embeddings=bool(config.get("scale_embedding")),
-        ties_output=config.get("tie_word_embeddings", True),
+        shares_embeddings=config.flag("share_encoder_decoder_embeddings", True),
+        scales_embeddings=config.flag("scale_embedding", False),
+        ties_output=config.flag("tie_word_embeddings", True),
         search=_search(folder, config),
     )
 
@@ -97,7 +104,7 @@ def _added_languages(folder, ids):
             raise ValueError(
                 f"{config.path} must have ids of tokens, each with its "
                 "`content`, as added_tokens_decoder. Received: "
-                f"added_tokens_decoder={decoder!r}."
+                f"added_tokens_decoder={quoted(decoder)}."
             ) from error
         for piece, row in tokens.items():
             check_row(row, config.path, piece)
@@ -128,10 +135,7 @@ def _weights(folder, hidden_dim):
     order = np.arange(hidden_dim).reshape((2, -1)).T.ravel()
     path = os.path.join(folder, SAFETENSORS)
     if os.path.isfile(path):
-        try:
-            return MarianWeights(path, safetensors.numpy.load_file(path), order)
-        except safetensors.SafetensorError as error:
-            raise damaged(path, error) from error
+        return MarianWeights(path, read_tensors(path), order)
     path = os.path.join(folder, TORCH)
     if not os.path.isfile(path):
         raise FileNotFoundError(
@@ -150,7 +154,11 @@ def _torch_arrays(path):
         ) from error
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: x.float().numpy() for name, x in tensors.items()}
+        return {
+            # NumPy has no bfloat16.
+            name: (x.float() if x.is_floating_point() else x).numpy()
+            for name, x in tensors.items()
+        }
     except (MemoryError, OSError):
         raise
     except Exception as error:  # of many kinds

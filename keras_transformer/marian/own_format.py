@@ -5,6 +5,7 @@ computes off the scores that it gives.
 """
 
 import os
+import re
 import zipfile
 import zlib
 
@@ -13,14 +14,17 @@ import yaml
 
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
+from keras_transformer.marian.conversion import check_no_more_layers
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import no_weight
+from keras_transformer.marian.conversion import quantised
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
 from keras_transformer.marian.files import damaged
 from keras_transformer.marian.files import read_json
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
+from keras_transformer.quoting import quoted
 from keras_transformer.search import BeamSearch
 from keras_transformer.search import GreedySearch
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
@@ -32,6 +36,8 @@ from keras_transformer.text.tokenizer import Tokenizer
 SETTINGS = "decoder.yml"
 # What says how a model is made, beside its weights.
 MODEL_SETTINGS = "special:model.yml"
+# The number of a layer, from 1, in the name of a weight.
+LAYER = re.compile(r"(encoder|decoder)_l(\d+)_")
 
 # Marian's names of activations, with Keras's. Its "gelu" is another function.
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
@@ -85,10 +91,13 @@ def read_own_format(path) -> MarianModel:
     arrays = _Arrays(model_path)
     model_settings = _model_settings(arrays)
     options = _options(model_settings)
+    check_no_more_layers(model_path, arrays, LAYER, 1, options)
     is_shared = "Wemb" in arrays
-    is_tied = (
-        model_settings["tied-embeddings"]
-        or model_settings["tied-embeddings-all"]
+    is_tied = any(
+        [
+            model_settings.flag("tied-embeddings"),
+            model_settings.flag("tied-embeddings-all"),
+        ]
     )
     source, target = (
         arrays["Wemb" if is_shared else f"{stack}_Wemb"]
@@ -99,7 +108,7 @@ def read_own_format(path) -> MarianModel:
         "model.decoder.embed_tokens.weight": _with_zeros(target),
         "final_logits_bias": np.zeros((1, len(target) + 1)),
     }
-    if not model_settings.get("output-omit-bias", False):
+    if not model_settings.flag("output-omit-bias", False):
         bias = arrays["decoder_ff_logit_out_b"]
         weights["final_logits_bias"] = _with_zeros(bias.T).T
     if not is_tied:
@@ -151,7 +160,7 @@ def _with_zeros(matrix):
 def _read_yaml(path, kind="SafeLoader"):
     path = check_file(path)
     with open(path, "rb") as file:
-        return NamedValues(path, _content(path, file, kind))
+        return NamedValues(path, _content(path, file.read(), kind))
 
 
 def _content(path, source, kind="SafeLoader"):
@@ -159,8 +168,19 @@ def _content(path, source, kind="SafeLoader"):
     # libyaml, where it is there, reads a vocabulary in a tenth of the time.
     loader = getattr(yaml, f"C{kind}", getattr(yaml, kind))
     try:
+        # Of aliases, a few lines make lists of any size. Marian writes none.
+        for event in yaml.parse(source, Loader=loader):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"it has an alias, *{event.anchor}")
         return yaml.load(source, Loader=loader)
-    except (yaml.YAMLError, ValueError) as error:
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        RecursionError,
+        ValueError,
+        yaml.YAMLError,
+    ) as error:  # many of them of values that their tags do not fit
         raise damaged(path, error) from error
 
 
@@ -174,7 +194,7 @@ def _paths(settings, name, number):
     if not isinstance(names, list) or len(names) != number:
         raise ValueError(
             f"{settings.path} must have a list of {number} as {name}; there "
-            f"are no ensembles. Received: {names!r}."
+            f"are no ensembles. Received: {quoted(names)}."
         )
     folder = os.path.dirname(settings.path)
     found = []
@@ -201,12 +221,17 @@ class _Arrays(dict):
                 super().__init__(np.load(source))
             except (
                 EOFError,
+                OverflowError,
+                RuntimeError,  # of what is encrypted, or otherwise compressed
                 TypeError,  # of a file with a single array
                 ValueError,
                 zipfile.BadZipFile,
                 zlib.error,
             ) as error:
                 raise damaged(path, error) from error
+        for name, array in self.items():
+            if not isinstance(array, np.ndarray):  # but bytes
+                raise damaged(path, f"{name} is no array")
 
     def __missing__(self, name):
         raise no_weight(self.path, name)
@@ -224,10 +249,7 @@ def _model_settings(arrays):
             settings.check_fixed({name: settings[usual]})
     for name, array in arrays.items():
         if name != MODEL_SETTINGS and array.dtype.kind != "f":
-            raise ValueError(
-                f"{arrays.path} must hold weights that are not quantised. "
-                f"Received: {array.dtype} for {name}."
-            )
+            raise quantised(arrays.path, name, array.dtype)
     return settings
 
 
@@ -324,7 +346,8 @@ def _read_vocabulary(path):
     except ValueError:
         content = _read_yaml(path, "BaseLoader")
     for piece, row in content.items():
-        ids[piece] = int(row) if str(row).isdecimal() else row
+        is_number = isinstance(row, str) and row.isdecimal()
+        ids[piece] = int(row) if is_number else row
         check_row(ids[piece], path, piece)
     return ids
 

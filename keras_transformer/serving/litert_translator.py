@@ -32,6 +32,9 @@ from keras_transformer.system.progress import with_progress
 # `sentences_per_batch` may exceed that number by half.
 TOKENS_PER_HYPOTHESIS = 111
 
+# Outputs of `tokenizers`, besides the `Facts`.
+MODELS = ("source_model", "target_model")
+
 
 class LiteRTTranslator:
     """Translates strings with a file written by `export_litert`.
@@ -97,8 +100,8 @@ class LiteRTTranslator:
         missing = {"translate_ids", "tokenizers"} - set(signatures)
         if not missing:
             outputs = signatures["tokenizers"]["outputs"]
-            facts = {field.name for field in dataclasses.fields(Facts)}
-            missing = facts - set(outputs)
+            needed = {field.name for field in dataclasses.fields(Facts)}
+            missing = {*needed, *MODELS} - set(outputs)
         if missing:
             raise ValueError(
                 "The file must be one that `export_litert` of this version has "
@@ -116,7 +119,7 @@ class LiteRTTranslator:
                 sentencepiece.SentencePieceProcessor(
                     model_proto=models[name].tobytes()
                 )
-                for name in ("source_model", "target_model")
+                for name in MODELS
             )
         except RuntimeError as error:
             raise damaged(path, "its tokenizer cannot be read") from error

@@ -9,6 +9,7 @@ import sys
 import keras
 
 from keras_transformer.checkpoint import checkpoints_in
+from keras_transformer.files import read_json
 from keras_transformer.system.atomic import remove
 from keras_transformer.system.atomic import write_file
 from keras_transformer.system.lock import lock
@@ -184,8 +185,7 @@ class RunFolder:
         path = self.path(SETTINGS)
         advice = "Pass `--overwrite` to start again."
         try:
-            with open(path, encoding="utf-8") as file:
-                begun = json.load(file)
+            begun = read_json(path)
             self._check_format(begun.get("format", 1))  # older files have none
             old_settings = dict(begun["settings"])
             old_data = dict(begun["data"])
@@ -245,8 +245,8 @@ class RunFolder:
 
     def backend(self) -> str:
         """The backend of Keras that the training here began on."""
-        with open(self.path(SETTINGS), encoding="utf-8") as file:
-            return json.load(file).get("backend", keras.backend.backend())
+        begun = read_json(self.path(SETTINGS))
+        return begun.get("backend", keras.backend.backend())
 
     def add_later(self, settings: dict, data: dict):
         """Records text, and how it is scored, that earlier epochs had not."""
@@ -337,8 +337,7 @@ class RunFolder:
         `None` if there is none of this training, or no readable note.
         """
         try:
-            with open(self.path(SAVED), encoding="utf-8") as file:
-                noted = json.load(file)
+            noted = read_json(self.path(SAVED))
             row, before = noted["row"], noted["before"]
             if before["sha256"] == self._weights_digest():
                 row = before["row"]

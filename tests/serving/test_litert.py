@@ -797,6 +797,16 @@ def test_damaged_vocabulary_is_named(exported, tmp_path):
         kt.LiteRTTranslator(path)
 
 
+def test_a_file_without_a_tokenizer_is_named(exported, tmp_path):
+    folder, _ = exported
+    path = tmp_path / "x.tflite"
+    content = (folder / "greedy.tflite").read_bytes()
+    path.write_bytes(content.replace(b"source_model", b"sourse_model"))
+    message = "must be one that `export_litert` .*outputs source_model"
+    with pytest.raises(ValueError, match=message):
+        kt.LiteRTTranslator(path)
+
+
 def test_texts_are_a_sequence_of_strings(exported):
     folder, _ = exported
     run = kt.LiteRTTranslator(folder / "greedy.tflite")

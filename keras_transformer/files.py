@@ -1,0 +1,39 @@
+"""What is in files that others may have written, or that may be damaged."""
+
+import json
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+
+def read_json(path):
+    """What a JSON file holds.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it holds no JSON, or lists too deep in each other.
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            return json.load(file)
+        except RecursionError as error:
+            raise ValueError(str(error)) from error
+
+
+def read_tensors(path) -> dict[str, np.ndarray]:
+    """The arrays in a file of safetensors, by name.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is damaged, or has numbers that NumPy has not.
+    """
+    try:
+        return safetensors.numpy.load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    except AttributeError as error:  # of float8
+        raise ValueError(
+            f"{path} must have numbers of a type that NumPy has. Received: "
+            f"{error}."
+        ) from error

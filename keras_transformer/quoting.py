@@ -1,0 +1,15 @@
+"""Values in messages."""
+
+import reprlib
+
+_quote = reprlib.Repr()
+_quote.maxlevel = 3
+_quote.maxstring = _quote.maxother = 200
+
+
+def quoted(value) -> str:
+    """The representation of a value, cut short where it is long or deep.
+
+    A few lines of a file may stand for lists of any size.
+    """
+    return _quote.repr(value)
