@@ -197,14 +197,7 @@ def _checked_prefix(model, target_prefix_ids, source_ids, max_length):
     )
     check_as_many(target_prefix_ids=prefix_ids, source_ids=source_ids)
     check_padding_last("target_prefix_ids", prefix_ids)
-    _check_without_start(model, "target_prefix_ids", prefix_ids)
-    ends = prefix_ids[:, :-1] == model.end_token_id
-    goes_on = np.any(ends & (prefix_ids[:, 1:] != PAD_TOKEN_ID), axis=1)
-    if np.any(goes_on):
-        raise ValueError(
-            "`target_prefix_ids` must have nothing after the end token, "
-            f"{model.end_token_id}. Received: more in row {np.argmax(goes_on)}."
-        )
+    _check_start_and_end(model, "target_prefix_ids", prefix_ids)
     lengths = np.sum(prefix_ids != PAD_TOKEN_ID, axis=1)
     source_lengths = np.sum(source_ids != PAD_TOKEN_ID, axis=1)
     check_prefix_lengths(
@@ -227,7 +220,7 @@ def _checked_pairs(model, source_ids, target_ids):
         model, "target_ids", target_ids, model.vocabulary_size
     )
     check_as_many(source_ids=source_ids, target_ids=target_ids)
-    _check_without_start(model, "target_ids", target_ids)
+    _check_start_and_end(model, "target_ids", target_ids)
     return {"source_ids": source_ids, "target_ids": target_ids}
 
 
@@ -240,12 +233,20 @@ def _checked_ids(model, name, ids, vocabulary_size):
     return ids
 
 
-def _check_without_start(model, name, ids):
+def _check_start_and_end(model, name, ids):
+    """Raises `ValueError` if targets have a start, or more after their end."""
     starts = np.any(ids == model.start_token_id, axis=1)
     if np.any(starts):
         raise ValueError(
             f"`{name}` must be without the start token, which the model adds. "
             f"Received: row {np.argmax(starts)} with id {model.start_token_id}."
+        )
+    ends = ids[:, :-1] == model.end_token_id
+    goes_on = np.any(ends & (ids[:, 1:] != PAD_TOKEN_ID), axis=1)
+    if np.any(goes_on):
+        raise ValueError(
+            f"`{name}` must have nothing after the end token, "
+            f"{model.end_token_id}. Received: more in row {np.argmax(goes_on)}."
         )
 
 

@@ -19,6 +19,9 @@ SIDES = ("source_ids", "target_ids")
 # right; the others are refused by name.
 ARRAYS = (dict, list, tuple, np.ndarray)
 
+# What holds one thing for each output.
+SEVERAL = (dict, list, tuple)
+
 
 def check_training_data(
     model, x, y=None, sample_weight=None, needs_labels=False
@@ -56,6 +59,8 @@ def check_training_data(
         check_length(name, ids, model.max_length)
         check_padding_last(name, ids)
         checked[name] = ids
+    if isinstance(y, SEVERAL) and isinstance(model.loss, SEVERAL):
+        return  # for the outputs of a subclass
     if y is not None:
         labels = check_ids("y", y, model.vocabulary_size)
         _check_shifted(checked["target_ids"], labels)

@@ -526,7 +526,9 @@ class Transformer(Freezable, keras.Model):
         """Marks the logits of real tokens, so that losses skip padding.
 
         Keras on JAX does not ask for it in training: there, with `output_bias`,
-        a loss of Keras's own needs `reduction="mean_with_sample_weight"`.
+        a loss of Keras's own needs `reduction="mean_with_sample_weight"`. A
+        subclass with several outputs overrides it: Keras takes a single mask
+        for that of the first.
         """
         return padding_mask(inputs["target_ids"])
 
@@ -791,7 +793,7 @@ class Transformer(Freezable, keras.Model):
             ValueError: If an array is not of that shape, the two differ in
                 their number of rows, an id is not in the vocabulary, padding
                 precedes a token, a row is longer than the model's `max_length`,
-                or a target has the start token.
+                or a target has the start token, or more after the end token.
         """
         return score(self, source_ids, target_ids, jit_compile)
 
@@ -841,10 +843,12 @@ class Transformer(Freezable, keras.Model):
         of a program, a step splits a batch into as many parts as there are
         cores, at most 4, and computes them at the same time; another number of
         parts means different dropout. Steps that are compiled, run eagerly or
-        run on the devices of a strategy, and those of subclasses, are not
-        split.
+        run on the devices of a strategy, and those of subclasses or of models
+        with an `activity_regularizer`, are not split.
 
-        `sample_weight` weighs rows `(B,)` or tokens `(B, T)`.
+        `sample_weight` weighs rows `(B,)` or tokens `(B, T)`. The labels of a
+        subclass with several outputs and losses are not checked, nor is their
+        padding left out but by weights of one's own.
 
         Raises:
             RuntimeError: If this is the fork of a process that had a model, in
@@ -1001,8 +1005,12 @@ class Transformer(Freezable, keras.Model):
         """How many parts of a batch a training step computes at once."""
         if self.compiled and self.jit_compile:
             return 1
-        # What a subclass adds, such as a loss, may need the whole batch.
-        return parts_at_once() if type(self) is Transformer else 1
+        # What a subclass adds, such as a loss, may need the whole batch; and of
+        # each part, Keras would take the mean that these regularise.
+        is_whole = type(self) is not Transformer or any(
+            layer.activity_regularizer for layer in self._flatten_layers()
+        )
+        return 1 if is_whole else parts_at_once()
 
     def _one_embedding_gradient(self):
         """Lets the uses of a tied embedding share one gradient, if they may.

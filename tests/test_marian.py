@@ -406,6 +406,11 @@ def damaged(folder, name, **values):
         ),
         (
             "config.json",
+            {"dropout": "0"},
+            "settings of .*model.safetensors must be .*: `dropout` must be",
+        ),
+        (
+            "config.json",
             {"scale_embedding": "false"},
             "config.json must have true or false as scale_emb.*'false'",
         ),

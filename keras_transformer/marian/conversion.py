@@ -207,16 +207,22 @@ def translator_of(marian: MarianModel) -> Translator:
     is_shared = target_tokenizer.model == tokenizer.model
     if is_shared:
         target_tokenizer = tokenizer
-    model = Transformer(
-        target_tokenizer.vocabulary_size,
-        source_vocabulary_size=tokenizer.vocabulary_size,
-        tie_source=is_shared and marian.shares_embeddings,
-        # Otherwise the matrix is not scaled in both places.
-        tie_output=marian.ties_output and marian.scales_embeddings,
-        attention_bias=True,
-        output_bias=True,
-        **marian.options,
-    )
+    try:
+        model = Transformer(
+            target_tokenizer.vocabulary_size,
+            source_vocabulary_size=tokenizer.vocabulary_size,
+            tie_source=is_shared and marian.shares_embeddings,
+            # Otherwise the matrix is not scaled in both places.
+            tie_output=marian.ties_output and marian.scales_embeddings,
+            attention_bias=True,
+            output_bias=True,
+            **marian.options,
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The settings of {marian.weights.path} must be those of a "
+            f"`Transformer`: {error}"
+        ) from error
     _set_embeddings(model, marian)
     marian.weights.set_stack(model.encoder, "model.encoder")
     marian.weights.set_stack(model.decoder, "model.decoder")

@@ -44,9 +44,11 @@ class BeamSearch(Search):
     - `"gnmt"`: `score(Y) = log P(Y | X) / ((5 + |Y|) / 6)^alpha`
     - `"power"`: `score(Y) = log P(Y | X) / |Y|^alpha`
 
-    where `|Y|` counts the end token. A hypothesis that has ended keeps its
-    place among the `width`; the others go on until none is left, or none can
-    become better than those to return.
+    where `|Y|` counts the end token, and `Y` begins with the prefix, if one is
+    given. As in `GreedySearch`, all tokens share the probability, also those
+    that are not to be chosen, such as the end token before `min_length`. A
+    hypothesis that has ended keeps its place among the `width`; the others go
+    on until none is left, or none can become better than those to return.
 
     Args:
         width: Number `W` of hypotheses kept at each step. 1 finds what greedy

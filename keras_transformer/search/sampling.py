@@ -44,8 +44,11 @@ class Sampling(IndependentSearch):
             ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)).
         num_hypotheses: Number of targets for each sentence, drawn
             independently and in no order.
-        seed: Random seed, an integer. Calls with the same seed draw the same
-            for a sentence, also with the default.
+        seed: Random seed, an integer, of which the last 32 bits count. Calls
+            with the same seed draw the same for a sentence, also with the
+            default; so do all calls of a compiled function of your own that
+            calls `Transformer.search`, as the seed is a part of it. A loop that
+            needs other draws at each step calls `generate` with other seeds.
         repetition_penalty: Factor on the log-probability of tokens that the
             target has already; more than 1 discourages them.
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur

@@ -1156,6 +1156,10 @@ def test_prefixes_must_have_nothing_behind_the_end(untraced):
     sources = [[4, 3], [5, 3]]
     with raises(ValueError, message):
         make_model().generate(sources, target_prefix_ids=[[4, 3, 0], [4, 3, 5]])
+    message = message.replace("target_prefix_ids", "target_ids")
+    for method in (make_model().score, make_model().align):
+        with raises(ValueError, message):
+            method(sources, [[4, 3, 0], [4, 3, 3]])
     whole = [[4, 5, 3], [5, 3, 0]]
     found, _ = make_model().generate(sources, target_prefix_ids=whole)
     np.testing.assert_array_equal(found, whole)

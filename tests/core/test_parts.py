@@ -155,6 +155,11 @@ def test_parts_are_for_steps_of_training_that_nobody_computes_otherwise(
     assert products_in_a_graph(model) == 3
     assert products_in_a_graph(model, training=False) == 0
     assert products_in_a_graph(Other(V, **SMALL)) == 1
+    # Of each part, Keras would take the mean over its rows.
+    model.encoder.activity_regularizer = keras.regularizers.L2(0.01)
+    assert products_in_a_graph(model) == 1
+    model.encoder.activity_regularizer = None
+    assert products_in_a_graph(model) == 3
     model.compile(jit_compile=True)
     assert products_in_a_graph(model) == 1
 

@@ -17,6 +17,7 @@ from keras_transformer.weights import named_weights
 
 from .compiled import AT_ONCE
 from .compiled import COMPILE
+from .copying import copy_task
 from .layers import MODEL
 from .layers import B
 from .layers import D
@@ -624,6 +625,46 @@ def test_what_is_trained_must_be_what_is_decoded_with():
     HalfDecoder.layer_class = Other
     with pytest.raises(TypeError, match="method `step`, .*: Other, which "):
         HalfDecoder(1, N, D, F)
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_a_subclass_may_have_several_outputs(kind):
+    class Twice(kt.Transformer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.classifier = keras.layers.Dense(2)
+            self.classifier.build((None, self.hidden_dim))
+
+        def call(self, inputs, training=None):
+            logits = super().call(inputs, training=training)
+            encoded = self.encode(inputs["source_ids"], training=training)
+            return outputs(self.classifier(encoded[:, 0]), logits)
+
+        def compute_mask(self, inputs, previous_mask=None):
+            mask = super().compute_mask(inputs, previous_mask)
+            return outputs(None, mask)
+
+    def outputs(of_sentences, of_tokens):
+        if kind is list:
+            return [of_sentences, of_tokens]
+        return {"sentences": of_sentences, "tokens": of_tokens}
+
+    model = Twice(V, 1, N, D, F, dropout=0.0)
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss=outputs(crossentropy, crossentropy))
+    inputs, labels = copy_task(4)
+    labels = outputs(np.array([0, 1, 0, 1]), labels)
+    weights = outputs(
+        np.ones(4, "float32"), (inputs["target_ids"] != 0).astype("float32")
+    )
+    before = model.classifier.get_weights()
+    model.fit(inputs, labels, sample_weight=weights, verbose=0)
+    assert not np.array_equal(before[0], model.classifier.get_weights()[0])
+    loss = model.evaluate(inputs, labels, sample_weight=weights, verbose=0)
+    assert np.all(np.isfinite(loss))
+    inputs["source_ids"][0, 0] = V  # ids are checked all the same
+    with pytest.raises(ValueError, match="`source_ids` must be in"):
+        model.fit(inputs, labels, verbose=0)
 
 
 def test_a_subclass_may_make_one_side_itself():
