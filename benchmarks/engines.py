@@ -167,7 +167,7 @@ class LiteRT(Graph):
 
             search = search_of(name)
             screen = None
-            if self.screening:
+            if self.screening and self.quantization is None:
                 screen = screen_for(self.model, search)
             weights = Weights(self.model, self.quantization, screen)
 
@@ -190,7 +190,6 @@ class LiteRTInt8(LiteRT):
 
     title = "ours, LiteRT int8"
     quantization = "int8"
-    screening = False
 
 
 class LiteRTUnscreened(LiteRT):

@@ -7,6 +7,11 @@ import safetensors
 import safetensors.numpy
 
 
+def damaged(path, error) -> ValueError:
+    """The error to raise for a file that cannot be read, for its reason."""
+    return ValueError(f"{path} is damaged: {' '.join(str(error).split())}")
+
+
 def read_json(path):
     """What a JSON file holds.
 
@@ -31,8 +36,8 @@ def read_tensors(path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(path)
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    except AttributeError as error:  # of float8
+        raise damaged(path, error) from error
+    except (AttributeError, TypeError) as error:  # such as of float8
         raise ValueError(
             f"{path} must have numbers of a type that NumPy has. Received: "
             f"{error}."

@@ -59,8 +59,8 @@ def check_training_data(
         check_length(name, ids, model.max_length)
         check_padding_last(name, ids)
         checked[name] = ids
-    if isinstance(y, SEVERAL) and isinstance(model.loss, SEVERAL):
-        return  # for the outputs of a subclass
+    if _is_for_several_outputs(y, model.loss):
+        return  # a subclass has them
     if y is not None:
         labels = check_ids("y", y, model.vocabulary_size)
         _check_shifted(checked["target_ids"], labels)
@@ -68,6 +68,11 @@ def check_training_data(
             check_sizes("sample_weight", np.shape(sample_weight), labels.shape)
     elif needs_labels:
         check_has_labels(y)
+
+
+def _is_for_several_outputs(y, loss):
+    are_several = isinstance(y, SEVERAL) and isinstance(loss, SEVERAL)
+    return are_several and len(y) == len(loss) > 1
 
 
 def _check_shifted(target_ids, labels):

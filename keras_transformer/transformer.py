@@ -527,8 +527,8 @@ class Transformer(Freezable, keras.Model):
 
         Keras on JAX does not ask for it in training: there, with `output_bias`,
         a loss of Keras's own needs `reduction="mean_with_sample_weight"`. A
-        subclass with several outputs overrides it: Keras takes a single mask
-        for that of the first.
+        subclass with several outputs overrides it, to return a mask or `None`
+        for each: Keras takes a single mask for that of the first.
         """
         return padding_mask(inputs["target_ids"])
 
@@ -844,11 +844,11 @@ class Transformer(Freezable, keras.Model):
         cores, at most 4, and computes them at the same time; another number of
         parts means different dropout. Steps that are compiled, run eagerly or
         run on the devices of a strategy, and those of subclasses or of models
-        with an `activity_regularizer`, are not split.
+        whose layers were given an `activity_regularizer`, are not split.
 
         `sample_weight` weighs rows `(B,)` or tokens `(B, T)`. The labels of a
-        subclass with several outputs and losses are not checked, nor is their
-        padding left out but by weights of one's own.
+        subclass with several outputs, and a loss for each, are not checked; it
+        overrides `compute_mask` to leave padding out.
 
         Raises:
             RuntimeError: If this is the fork of a process that had a model, in
@@ -1005,10 +1005,12 @@ class Transformer(Freezable, keras.Model):
         """How many parts of a batch a training step computes at once."""
         if self.compiled and self.jit_compile:
             return 1
-        # What a subclass adds, such as a loss, may need the whole batch; and of
-        # each part, Keras would take the mean that these regularise.
+        # What a subclass adds, such as a loss, may need the whole batch. A
+        # penalty of activities Keras divides by the rows of each call: it would
+        # count once for each part.
+        layers = self._flatten_layers(include_self=False)
         is_whole = type(self) is not Transformer or any(
-            layer.activity_regularizer for layer in self._flatten_layers()
+            layer.activity_regularizer for layer in layers
         )
         return 1 if is_whole else parts_at_once()
 

@@ -153,16 +153,21 @@ def _read_files(path, description):
 
 
 def _check_digest(path, saved):
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(
-            f"{path!r} must be a file. Received: a folder, a pipe or a device."
-        )
+    _check_is_file(path)
     found = fingerprint(check_file(path))
     if found != saved:
         raise ValueError(
             f"The file must be what was saved. Received: {path!r} of "
             f"{os.path.getsize(path):,} bytes with the SHA-256 {found}, "
             f"{DESCRIPTION} has {saved}. Copy or save the folder again."
+        )
+
+
+def _check_is_file(path):
+    """Raises `ValueError` for a pipe, say, which may have no end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(
+            f"{path!r} must be a file. Received: a folder, a pipe or a device."
         )
 
 
@@ -183,6 +188,7 @@ def read_description(path):
     if not os.path.isdir(path):
         raise _no_folder(path)
     try:
+        _check_is_file(os.path.join(path, DESCRIPTION))
         description = read_json(os.path.join(path, DESCRIPTION))
     except FileNotFoundError:
         raise _no_translator(path) from None
@@ -203,6 +209,14 @@ def read_description(path):
             f"{DESCRIPTION} is damaged. Received: {path!r}, which lacks one of "
             f"{', '.join(needed)}."
         )
+    for role in ROLES:
+        name = description["files"][role]
+        # What is elsewhere may be a device without an end.
+        if os.path.basename(name) != name or name in ("", ".", ".."):
+            raise ValueError(
+                f"{DESCRIPTION} must name files of its folder. Received: "
+                f"{path!r} with {name!r} as {role}."
+            )
     return description
 
 
@@ -255,9 +269,6 @@ def _is_complete(description) -> bool:
     return (
         "format" in description
         and all(isinstance(x, str) for x in strings)
-        # Of this folder: what is elsewhere may be a device without an end.
-        and all(os.path.basename(name) == name for name in names)
-        and not {"", ".", ".."} & {*names}
         and all(isinstance(x, dict) for x in configs)
     )
 

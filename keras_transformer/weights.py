@@ -89,7 +89,7 @@ def check_finite_model(model):
 def check_arrays(variables: dict, arrays: dict, subject: str):
     """Raises `ValueError` unless arrays are such as those of variables.
 
-    They have the same names and shapes, and hold numbers of the same kind.
+    They have the same names and shapes, and are floats where those are.
 
     Args:
         variables: Those of a model by name.

@@ -407,7 +407,7 @@ def damaged(folder, name, **values):
         (
             "config.json",
             {"dropout": "0"},
-            "settings of .*model.safetensors must be .*: `dropout` must be",
+            "The model of .*/marian' must be a `Transfor.*: `dropout` must be",
         ),
         (
             "config.json",

@@ -357,6 +357,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
         ({"models": ["one.npz"]}, "one.npz is damaged: "),
         ({"models": ["text.npz"]}, "text.npz is damaged: special:mod.* no arr"),
         ({"models": ["huge.npz"]}, "huge.npz is damaged: "),
+        ({"models": ["open.npz"]}, "open.npz is damaged: "),
         ({"models": ["junk.npz"]}, "junk.npz is damaged: "),
         ({"models": ["other.npz"]}, "other.npz .* none called special:model"),
         ({"word-penalty": 0.5}, "word-penalty=0. Received: word-penalty=0.5"),
@@ -376,6 +377,7 @@ def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
     for name, member, content in (
         ("text", "special:model.yml", b"type: transformer"),
         ("huge", "x.npy", start + header),
+        ("open", "x.npy", start + b"(" * len(header)),
     ):
         with zipfile.ZipFile(tmp_path / f"{name}.npz", "w") as file:
             file.writestr(member, content)
@@ -399,11 +401,20 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path):
         "a: !!bool x",
         "a: !!int ''",
         "a: !!timestamp x",
-        "[" * 100_000,
-        f"models:\n- &a0 [x]\n{lists}",
+        "[" * 15,
     ):
         other.write_text(content)
         with pytest.raises(ValueError, match="other.* is damaged: "):
+            kt.Translator.from_marian(other)
+    # Or what libyaml says by itself, from 0.2.6 on.
+    deep = "(more than 20 lists in each other|.*maximum nesting depth.*)"
+    for content, found in (
+        (f"models:\n- &a0 [x]\n{lists}", r"\*a0"),
+        ("[" * 100_000, deep),
+        (f"a: {'[' * 100_000}{']' * 100_000}", deep),
+    ):
+        other.write_text(content)
+        with pytest.raises(ValueError, match=f"other.*: {found}"):
             kt.Translator.from_marian(other)
     for content in ("3", "- a"):
         other.write_text(content)

@@ -1399,7 +1399,7 @@ def test_folder_that_holds_no_translator(tmp_path):
         ' "target_tokenizer": 1}, "model": {"class_name": "Transformer"},'
         ' "search": {"class_name": "GreedySearch"}}',
         b"\xff\xfe{\x00}\x00",
-        "[" * 100_000,
+        pytest.param("[" * 100_000, id="deep"),
     ],
 )
 def test_damaged_description(saved, text):
@@ -1481,16 +1481,17 @@ def test_files_are_those_of_the_folder(saved, name):
         files=description["files"] | {"weights": name},
         sha256=description["sha256"] | {name: "0"},
     )
-    with pytest.raises(ValueError, match="translator.json is damaged.*en-de"):
+    message = f"translator.json must name files .*en-de' with '{name}' as wei"
+    with pytest.raises(ValueError, match=message):
         kt.Translator.load(saved)
 
 
-def test_weights_are_a_file(saved):
-    path = weights_file(saved)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(ValueError, match=f"{path.name}' must be a file"):
-        kt.Translator.load(saved)
+def test_what_is_read_is_a_file(saved):
+    for path in (weights_file(saved), saved / "translator.json"):
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(ValueError, match=f"{path.name}' must be a file"):
+            kt.Translator.load(saved)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "complex64"])

@@ -24,14 +24,14 @@ def translator_from_marian(path) -> Translator:
         raise FileNotFoundError(f"No such file or folder: {path!r}.")
     if os.path.isdir(path):
         if os.path.exists(os.path.join(path, CONFIG)):
-            return translator_of(read_hugging_face(path))
+            return translator_of(read_hugging_face(path), path)
         path = os.path.join(path, _settings_in(path))
     if path.endswith(".npz"):
         raise ValueError(
             f"The path must be that of the {SETTINGS} beside the weights, "
             f"which says what belongs to them. Received: {path!r}."
         )
-    return translator_of(read_own_format(path))
+    return translator_of(read_own_format(path), path)
 
 
 def _settings_in(folder):

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 
 from keras_transformer.quoting import quoted
@@ -16,7 +15,7 @@ from keras_transformer.transformer import Transformer
 from keras_transformer.translator import Translator
 
 # Of a vocabulary that is another model's, hardly any piece is found.
-LEAST_SHARE_WITH_ROWS = 0.1
+LEAST_SHARE_WITH_ROWS = 0.01
 
 # The bias of what is never a token of a target. Its probability rounds to 0,
 # and it hardly changes the mean of all logits, which label smoothing takes.
@@ -37,6 +36,12 @@ def quantised(path, name, dtype) -> ValueError:
         f"{path} must hold weights that are not quantised. Received: {dtype} "
         f"for {name}."
     )
+
+
+def check_floats(path, name, array):
+    """Raises `ValueError` unless a weight has floating-point numbers."""
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        raise quantised(path, name, array.dtype)
 
 
 def check_no_more_layers(path, names, pattern, first, options):
@@ -87,10 +92,8 @@ class MarianWeights:
     def __getitem__(self, name):
         if name not in self._arrays:
             raise no_weight(self.path, name)
-        array = self._arrays[name]
-        if not keras.backend.is_float_dtype(array.dtype.name):
-            raise quantised(self.path, name, array.dtype)
-        return np.asarray(array, "float32")
+        check_floats(self.path, name, self._arrays[name])
+        return np.asarray(self._arrays[name], "float32")
 
     def set_stack(self, stack, name):
         """Sets an encoder or a decoder to the one called `name` there."""
@@ -201,8 +204,13 @@ class MarianModel:
     search: Search
 
 
-def translator_of(marian: MarianModel) -> Translator:
-    """Builds the model, sets its weights, and adds the text processing."""
+def translator_of(marian: MarianModel, path: str) -> Translator:
+    """Builds the model, sets its weights, and adds the text processing.
+
+    Args:
+        marian: What was read.
+        path: Where, for messages.
+    """
     tokenizer, target_tokenizer = marian.tokenizer, marian.target_tokenizer
     is_shared = target_tokenizer.model == tokenizer.model
     if is_shared:
@@ -220,8 +228,7 @@ def translator_of(marian: MarianModel) -> Translator:
         )
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"The settings of {marian.weights.path} must be those of a "
-            f"`Transformer`: {error}"
+            f"The model of {path!r} must be a `Transformer`: {error}"
         ) from error
     _set_embeddings(model, marian)
     marian.weights.set_stack(model.encoder, "model.encoder")

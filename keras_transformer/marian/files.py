@@ -1,13 +1,9 @@
 """Files of a Marian model that hold names and what belongs to them."""
 
-from keras_transformer import files
+from keras_transformer.files import damaged
+from keras_transformer.files import read_json
 from keras_transformer.quoting import quoted
 from keras_transformer.system.paths import check_file
-
-
-def damaged(path, error) -> ValueError:
-    """The error to raise for a file that cannot be read, for its reason."""
-    return ValueError(f"{path} is damaged: {' '.join(str(error).split())}")
 
 
 class NamedValues(dict):
@@ -79,7 +75,7 @@ class NamedValues(dict):
                 )
 
 
-def read_json(path) -> NamedValues:
+def read_named_values(path) -> NamedValues:
     """Reads the object in a JSON file.
 
     Raises:
@@ -88,7 +84,7 @@ def read_json(path) -> NamedValues:
     """
     path = check_file(path)
     try:
-        content = files.read_json(path)
+        content = read_json(path)
     except ValueError as error:
         raise damaged(path, error) from error
     return NamedValues(path, content)

@@ -10,8 +10,9 @@ from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
 from keras_transformer.marian.conversion import check_no_more_layers
 from keras_transformer.marian.conversion import check_row
+from keras_transformer.marian.conversion import quantised
 from keras_transformer.marian.conversion import rows_of
-from keras_transformer.marian.files import read_json
+from keras_transformer.marian.files import read_named_values
 from keras_transformer.marian.opus import is_language
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
@@ -154,11 +155,17 @@ def _torch_arrays(path):
         ) from error
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {
-            # NumPy has no bfloat16.
-            name: (x.float() if x.is_floating_point() else x).numpy()
+        odd = [
+            (name, x.dtype)
             for name, x in tensors.items()
-        }
+            if x.is_quantized or x.is_floating_point() and x.element_size() == 1
+        ]
+        if not odd:
+            return {
+                # NumPy has no bfloat16.
+                name: (x.float() if x.is_floating_point() else x).numpy()
+                for name, x in tensors.items()
+            }
     except (MemoryError, OSError):
         raise
     except Exception as error:  # of many kinds
@@ -167,10 +174,11 @@ def _torch_arrays(path):
             f"{path} must hold the weights of a model and nothing else. "
             "Received: a file that torch.load refuses, perhaps a damaged one."
         ) from error
+    raise quantised(path, *odd[0])
 
 
 def _read_json(folder, name):
-    return read_json(os.path.join(folder, name))
+    return read_named_values(os.path.join(folder, name))
 
 
 def _check_config(config):

@@ -6,22 +6,20 @@ computes off the scores that it gives.
 
 import os
 import re
-import zipfile
-import zlib
 
 import numpy as np
 import yaml
 
+from keras_transformer.files import damaged
 from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
+from keras_transformer.marian.conversion import check_floats
 from keras_transformer.marian.conversion import check_no_more_layers
 from keras_transformer.marian.conversion import check_row
 from keras_transformer.marian.conversion import no_weight
-from keras_transformer.marian.conversion import quantised
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import NamedValues
-from keras_transformer.marian.files import damaged
-from keras_transformer.marian.files import read_json
+from keras_transformer.marian.files import read_named_values
 from keras_transformer.marian.opus import languages_in
 from keras_transformer.marian.opus import read_tokenizers
 from keras_transformer.quoting import quoted
@@ -38,6 +36,9 @@ SETTINGS = "decoder.yml"
 MODEL_SETTINGS = "special:model.yml"
 # The number of a layer, from 1, in the name of a weight.
 LAYER = re.compile(r"(encoder|decoder)_l(\d+)_")
+
+# Most lists in each other in its settings; usual are 2.
+MOST_DEPTH = 20
 
 # Marian's names of activations, with Keras's. Its "gelu" is another function.
 ACTIVATIONS = {"swish": "silu", "relu": "relu"}
@@ -93,11 +94,8 @@ def read_own_format(path) -> MarianModel:
     options = _options(model_settings)
     check_no_more_layers(model_path, arrays, LAYER, 1, options)
     is_shared = "Wemb" in arrays
-    is_tied = any(
-        [
-            model_settings.flag("tied-embeddings"),
-            model_settings.flag("tied-embeddings-all"),
-        ]
+    is_tied = model_settings.flag("tied-embeddings") or model_settings.flag(
+        "tied-embeddings-all"
     )
     source, target = (
         arrays["Wemb" if is_shared else f"{stack}_Wemb"]
@@ -168,11 +166,9 @@ def _content(path, source, kind="SafeLoader"):
     # libyaml, where it is there, reads a vocabulary in a tenth of the time.
     loader = getattr(yaml, f"C{kind}", getattr(yaml, kind))
     try:
-        # Of aliases, a few lines make lists of any size. Marian writes none.
-        for event in yaml.parse(source, Loader=loader):
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError(f"it has an alias, *{event.anchor}")
-        return yaml.load(source, Loader=loader)
+        found = _not_plain(yaml.parse(source, Loader=loader))
+        if found is None:
+            return yaml.load(source, Loader=loader)
     except (
         AttributeError,
         IndexError,
@@ -182,6 +178,27 @@ def _content(path, source, kind="SafeLoader"):
         yaml.YAMLError,
     ) as error:  # many of them of values that their tags do not fit
         raise damaged(path, error) from error
+    raise ValueError(
+        f"{path} must be YAML as Marian writes it, without aliases and deep "
+        f"lists. Received: {found}."
+    )
+
+
+def _not_plain(events) -> str | None:
+    """What there is in YAML that Marian does not write.
+
+    Of aliases, a few lines make lists of any size. Versions of libyaml end the
+    process where lists are deep.
+    """
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            return f"*{event.anchor}"
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MOST_DEPTH:
+            return f"more than {MOST_DEPTH} lists in each other"
+    return None
 
 
 def _paths(settings, name, number):
@@ -219,15 +236,9 @@ class _Arrays(dict):
         with open(path, "rb") as source:
             try:
                 super().__init__(np.load(source))
-            except (
-                EOFError,
-                OverflowError,
-                RuntimeError,  # of what is encrypted, or otherwise compressed
-                TypeError,  # of a file with a single array
-                ValueError,
-                zipfile.BadZipFile,
-                zlib.error,
-            ) as error:
+            except (MemoryError, OSError):
+                raise
+            except Exception as error:  # of many kinds
                 raise damaged(path, error) from error
         for name, array in self.items():
             if not isinstance(array, np.ndarray):  # but bytes
@@ -248,8 +259,8 @@ def _model_settings(arrays):
         if settings.get(name):  # 0 is that of the encoder
             settings.check_fixed({name: settings[usual]})
     for name, array in arrays.items():
-        if name != MODEL_SETTINGS and array.dtype.kind != "f":
-            raise quantised(arrays.path, name, array.dtype)
+        if name != MODEL_SETTINGS:
+            check_floats(arrays.path, name, array)
     return settings
 
 
@@ -342,7 +353,7 @@ def _read_vocabulary(path):
     """The row of each piece, which may look like a number or as `yes`."""
     ids = {}
     try:  # YAML has no surrogates, as in "\ud83d\ude00"
-        content = read_json(path)
+        content = read_named_values(path)
     except ValueError:
         content = _read_yaml(path, "BaseLoader")
     for piece, row in content.items():

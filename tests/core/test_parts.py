@@ -155,7 +155,7 @@ def test_parts_are_for_steps_of_training_that_nobody_computes_otherwise(
     assert products_in_a_graph(model) == 3
     assert products_in_a_graph(model, training=False) == 0
     assert products_in_a_graph(Other(V, **SMALL)) == 1
-    # Of each part, Keras would take the mean over its rows.
+    # Keras divides its penalty by the rows of each call.
     model.encoder.activity_regularizer = keras.regularizers.L2(0.01)
     assert products_in_a_graph(model) == 1
     model.encoder.activity_regularizer = None

@@ -652,16 +652,26 @@ def test_a_subclass_may_have_several_outputs(kind):
     model = Twice(V, 1, N, D, F, dropout=0.0)
     crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss=outputs(crossentropy, crossentropy))
-    inputs, labels = copy_task(4)
-    labels = outputs(np.array([0, 1, 0, 1]), labels)
-    weights = outputs(
-        np.ones(4, "float32"), (inputs["target_ids"] != 0).astype("float32")
+    inputs, tokens = copy_task(4)
+    inputs["target_ids"][0, -2:] = tokens[0, -2:] = 0
+    sentences = np.array([0, 1, 0, 1])
+    labels = outputs(sentences, tokens)
+    real = inputs["target_ids"] != 0
+    of_sentences, of_tokens = (
+        -np.take_along_axis(
+            ops.convert_to_numpy(ops.log_softmax(logits)), of[..., None], -1
+        )[..., 0]
+        for logits, of in zip(
+            keras.tree.flatten(model(inputs)), (sentences, tokens), strict=True
+        )
     )
+    expected = of_sentences.mean() + of_tokens[real].mean()
+    loss, *_ = model.evaluate(inputs, labels, verbose=0)
+    np.testing.assert_allclose(loss, expected, rtol=1e-4)
     before = model.classifier.get_weights()
-    model.fit(inputs, labels, sample_weight=weights, verbose=0)
+    history = model.fit(inputs, labels, verbose=0).history
+    np.testing.assert_allclose(history["loss"], [expected], rtol=1e-4)
     assert not np.array_equal(before[0], model.classifier.get_weights()[0])
-    loss = model.evaluate(inputs, labels, sample_weight=weights, verbose=0)
-    assert np.all(np.isfinite(loss))
     inputs["source_ids"][0, 0] = V  # ids are checked all the same
     with pytest.raises(ValueError, match="`source_ids` must be in"):
         model.fit(inputs, labels, verbose=0)
