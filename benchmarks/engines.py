@@ -193,7 +193,7 @@ class LiteRTInt8(LiteRT):
 
 
 class LiteRTUnscreened(LiteRT):
-    """The same with all logits computed in float32."""
+    """LiteRT with all logits computed in float32."""
 
     title = "ours, LiteRT float32 unscreened"
     screening = False

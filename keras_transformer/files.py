@@ -17,13 +17,13 @@ def read_json(path):
 
     Raises:
         OSError: If it cannot be read.
-        ValueError: If it holds no JSON, or lists too deep in each other.
+        ValueError: If it holds no JSON, or is nested too deeply.
     """
     with open(path, encoding="utf-8") as file:
         try:
             return json.load(file)
         except RecursionError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError("it is nested too deeply") from error
 
 
 def read_tensors(path) -> dict[str, np.ndarray]:

@@ -19,9 +19,6 @@ SIDES = ("source_ids", "target_ids")
 # right; the others are refused by name.
 ARRAYS = (dict, list, tuple, np.ndarray)
 
-# What holds one thing for each output.
-SEVERAL = (dict, list, tuple)
-
 
 def check_training_data(
     model, x, y=None, sample_weight=None, needs_labels=False
@@ -71,8 +68,13 @@ def check_training_data(
 
 
 def _is_for_several_outputs(y, loss):
-    are_several = isinstance(y, SEVERAL) and isinstance(loss, SEVERAL)
-    return are_several and len(y) == len(loss) > 1
+    if isinstance(y, dict) and isinstance(loss, dict):
+        return True
+    are_several = isinstance(y, (list, tuple)) and isinstance(
+        loss, (list, tuple)
+    )
+    # Keras also takes several losses for one output, whose ids may be lists.
+    return are_several and all(hasattr(labels, "shape") for labels in y)
 
 
 def _check_shifted(target_ids, labels):

@@ -10,6 +10,6 @@ _quote.maxstring = _quote.maxother = 200
 def quoted(value) -> str:
     """The representation of a value, cut short where it is long or deep.
 
-    With aliases, a few lines of YAML stand for lists of any size.
+    With aliases, a few lines of a YAML file stand for lists of any size.
     """
     return _quote.repr(value)

@@ -187,9 +187,10 @@ def read_description(path):
     path = os.fsdecode(path)
     if not os.path.isdir(path):
         raise _no_folder(path)
+    file = os.path.join(path, DESCRIPTION)
+    _check_is_file(file)
     try:
-        _check_is_file(os.path.join(path, DESCRIPTION))
-        description = read_json(os.path.join(path, DESCRIPTION))
+        description = read_json(file)
     except FileNotFoundError:
         raise _no_translator(path) from None
     except ValueError as error:  # no UTF-8, or no JSON

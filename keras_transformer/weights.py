@@ -1,8 +1,8 @@
 """The weights of a model by name."""
 
+import keras
 import numpy as np
 from keras import ops
-from keras.backend import is_float_dtype
 
 from keras_transformer.layer import parts_in
 
@@ -109,7 +109,8 @@ def check_arrays(variables: dict, arrays: dict, subject: str):
                 f"shape {found}, the model has {shape}."
             )
         dtype = arrays[name].dtype.name
-        if is_float_dtype(dtype) != is_float_dtype(variable.dtype):
+        is_float = keras.backend.is_float_dtype
+        if is_float(dtype) != is_float(variable.dtype):
             raise ValueError(
                 f"{subject} must be those of the model. Received: {name} of "
                 f"{dtype}, the model has {variable.dtype}."

@@ -455,18 +455,39 @@ def test_weights_of_torch_are_read_or_named(tmp_path, content):
         path.write_bytes(content)
     else:
         torch.save([content], path)
-    message = (
-        "must hold the weights of a model .* refuses, perhaps a damaged one.$"
-    )
+    message = "the weights of a model .*refuses, .* that holds something else.$"
     with pytest.raises(ValueError, match=message):
         kt.Translator.from_marian(folder)
+
+
+@pytest.mark.slow
+def test_weights_of_torch_may_be_of_any_floats(tmp_path):
+    torch = pytest.importorskip("torch")
+    folder = tmp_path / "marian"
+    *_, weights, _ = write_folder(folder)
+    (folder / "model.safetensors").unlink()
+    tensors = {name: torch.tensor(x) for name, x in weights.items()}
+    name = "model.decoder.layers.0.fc1.weight"
+    for tensor, dtype in (
+        (tensors[name].bfloat16(), None),
+        (tensors[name].to(torch.float8_e4m3fn), "uint8"),
+        (tensors[name].int(), "int32"),
+    ):
+        others = {"unused": torch.arange(3), name: tensor}
+        torch.save({**tensors, **others}, folder / "pytorch_model.bin")
+        if dtype is None:
+            kt.Translator.from_marian(folder)
+            continue
+        message = f"not quantised ones. Received: {dtype} for {name}"
+        with pytest.raises(ValueError, match=message):
+            kt.Translator.from_marian(folder)
 
 
 @pytest.mark.parametrize(
     ("dtype", "message"),
     [
-        ("int8", "not quantised. Received: int8 for model.decoder.layers.0.fc"),
-        ("complex64", "not quantised. Received: complex64 for model.decoder"),
+        ("int8", "not quantised ones. Received: int8 for model.decoder"),
+        ("complex64", "not quantised ones. Received: complex64 for mod"),
         (ml_dtypes.float8_e4m3fn, "numbers of a type that NumPy .*float8_e4m"),
     ],
 )
@@ -511,7 +532,10 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match=r"needs torch, .*'.\[marian\]'"):
         kt.Translator.from_marian(folder)
-    for content, reason in (("{", "Expecting"), ("[" * 100_000, "maximum rec")):
+    for content, reason in (
+        ("{", "Expecting"),
+        ("[" * 100_000, "it is nested"),
+    ):
         (folder / "config.json").write_text(content)
         with pytest.raises(
             ValueError, match=f"config.json is damaged: {reason}"

@@ -14,7 +14,8 @@ from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.transformer import Transformer
 from keras_transformer.translator import Translator
 
-# Of a vocabulary that is another model's, hardly any piece is found.
+# A vocabulary in which hardly any piece is found cannot be the model's. That of
+# a model for similar languages has more of them.
 LEAST_SHARE_WITH_ROWS = 0.01
 
 # The bias of what is never a token of a target. Its probability rounds to 0,
@@ -30,18 +31,13 @@ def no_weight(path, name) -> ValueError:
     )
 
 
-def quantised(path, name, dtype) -> ValueError:
-    """The error to raise for a weight that is not a floating-point number."""
-    return ValueError(
-        f"{path} must hold weights that are not quantised. Received: {dtype} "
-        f"for {name}."
-    )
-
-
 def check_floats(path, name, array):
     """Raises `ValueError` unless a weight has floating-point numbers."""
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-        raise quantised(path, name, array.dtype)
+        raise ValueError(
+            f"{path} must hold weights of floating-point numbers, not "
+            f"quantised ones. Received: {array.dtype} for {name}."
+        )
 
 
 def check_no_more_layers(path, names, pattern, first, options):

@@ -71,7 +71,7 @@ class NamedValues(dict):
             if self.get(name, value) != value:
                 raise ValueError(
                     f"{self.path} must have {name}={value}. Received: "
-                    f"{name}={self[name]}."
+                    f"{name}={quoted(self[name])}."
                 )
 
 

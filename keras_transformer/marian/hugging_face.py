@@ -10,7 +10,6 @@ from keras_transformer.marian.conversion import MarianModel
 from keras_transformer.marian.conversion import MarianWeights
 from keras_transformer.marian.conversion import check_no_more_layers
 from keras_transformer.marian.conversion import check_row
-from keras_transformer.marian.conversion import quantised
 from keras_transformer.marian.conversion import rows_of
 from keras_transformer.marian.files import read_named_values
 from keras_transformer.marian.opus import is_language
@@ -153,28 +152,26 @@ def _torch_arrays(path):
         raise ImportError(
             not_installed(f"{path}, without {SAFETENSORS},", "torch", "marian")
         ) from error
+
+    def array(tensor):
+        if not tensor.is_floating_point():
+            return tensor.numpy()
+        if tensor.element_size() == 1:  # float8, which weights must not be
+            return tensor.view(torch.uint8).numpy()
+        return tensor.float().numpy()  # NumPy has no bfloat16
+
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        odd = [
-            (name, x.dtype)
-            for name, x in tensors.items()
-            if x.is_quantized or x.is_floating_point() and x.element_size() == 1
-        ]
-        if not odd:
-            return {
-                # NumPy has no bfloat16.
-                name: (x.float() if x.is_floating_point() else x).numpy()
-                for name, x in tensors.items()
-            }
+        return {name: array(tensor) for name, tensor in tensors.items()}
     except (MemoryError, OSError):
         raise
     except Exception as error:  # of many kinds
         # Its message may advise to run whatever code is in the file.
         raise ValueError(
             f"{path} must hold the weights of a model and nothing else. "
-            "Received: a file that torch.load refuses, perhaps a damaged one."
+            "Received: a file that torch.load refuses, perhaps a damaged one, "
+            "or that holds something else."
         ) from error
-    raise quantised(path, *odd[0])
 
 
 def _read_json(folder, name):
@@ -186,7 +183,7 @@ def _check_config(config):
     if kind != "marian":
         raise ValueError(
             f"{config.path} must be that of a Marian model. Received: "
-            f"model_type={kind!r}."
+            f"model_type={quoted(kind)}."
         )
     config.check_fixed(FIXED)
     for name in OF_BOTH_STACKS:
@@ -194,7 +191,7 @@ def _check_config(config):
         if both[0] != both[1]:
             raise ValueError(
                 f"{config.path} must have the same {name} for the encoder as "
-                f"for the decoder. Received: {both[0]} and {both[1]}."
+                f"for the decoder. Received: {' and '.join(map(quoted, both))}."
             )
 
 

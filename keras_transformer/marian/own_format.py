@@ -4,6 +4,7 @@ What they hold was read off models that Marian 1.12.42 trained, and what Marian
 computes off the scores that it gives.
 """
 
+import errno
 import os
 import re
 
@@ -37,7 +38,7 @@ MODEL_SETTINGS = "special:model.yml"
 # The number of a layer, from 1, in the name of a weight.
 LAYER = re.compile(r"(encoder|decoder)_l(\d+)_")
 
-# Most lists in each other in its settings; usual are 2.
+# Most levels of lists and mappings in its files; usual are 2.
 MOST_DEPTH = 20
 
 # Marian's names of activations, with Keras's. Its "gelu" is another function.
@@ -170,17 +171,17 @@ def _content(path, source, kind="SafeLoader"):
         if found is None:
             return yaml.load(source, Loader=loader)
     except (
+        ArithmeticError,
         AttributeError,
-        IndexError,
-        KeyError,
+        LookupError,
         RecursionError,
         ValueError,
         yaml.YAMLError,
     ) as error:  # many of them of values that their tags do not fit
         raise damaged(path, error) from error
     raise ValueError(
-        f"{path} must be YAML as Marian writes it, without aliases and deep "
-        f"lists. Received: {found}."
+        f"{path} must be YAML as Marian writes it, without aliases and hardly "
+        f"nested. Received: {found}."
     )
 
 
@@ -188,7 +189,7 @@ def _not_plain(events) -> str | None:
     """What there is in YAML that Marian does not write.
 
     Of aliases, a few lines make lists of any size. Versions of libyaml end the
-    process where lists are deep.
+    process where lists and mappings are deep in each other.
     """
     depth = 0
     for event in events:
@@ -197,7 +198,7 @@ def _not_plain(events) -> str | None:
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_DEPTH:
-            return f"more than {MOST_DEPTH} lists in each other"
+            return f"more than {MOST_DEPTH} levels"
     return None
 
 
@@ -236,9 +237,13 @@ class _Arrays(dict):
         with open(path, "rb") as source:
             try:
                 super().__init__(np.load(source))
-            except (MemoryError, OSError):
+            except MemoryError:
                 raise
             except Exception as error:  # of many kinds
+                # EINVAL is of a place that no file has.
+                is_system = isinstance(error, OSError)
+                if is_system and error.errno != errno.EINVAL:
+                    raise
                 raise damaged(path, error) from error
         for name, array in self.items():
             if not isinstance(array, np.ndarray):  # but bytes

@@ -44,7 +44,7 @@ class Sampling(IndependentSearch):
             ([Holtzman et al., 2019](https://arxiv.org/abs/1904.09751)).
         num_hypotheses: Number of targets for each sentence, drawn
             independently and in no order.
-        seed: Random seed, an integer, of which the last 32 bits count. Calls
+        seed: Random seed, an integer, of which the lowest 32 bits count. Calls
             with the same seed draw the same for a sentence, also with the
             default; so do all calls of a compiled function of your own that
             calls `Transformer.search`, as the seed is a part of it. A loop that
