@@ -358,6 +358,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path, changes, message):
         ({"models": ["text.npz"]}, "text.npz is damaged: special:mod.* no arr"),
         ({"models": ["huge.npz"]}, "huge.npz is damaged: "),
         ({"models": ["open.npz"]}, "open.npz is damaged: "),
+        ({"models": ["moved.npz"]}, "moved.npz is damaged: .*Invalid argument"),
         ({"models": ["junk.npz"]}, "junk.npz is damaged: "),
         ({"models": ["other.npz"]}, "other.npz .* none called special:model"),
         ({"word-penalty": 0.5}, "word-penalty=0. Received: word-penalty=0.5"),
@@ -381,6 +382,12 @@ def test_settings_that_cannot_be_followed_are_named(tmp_path, search, message):
     ):
         with zipfile.ZipFile(tmp_path / f"{name}.npz", "w") as file:
             file.writestr(member, content)
+    # Where the list of members is said to begin, beyond where it does.
+    content = bytearray((tmp_path / "model.npz").read_bytes())
+    place = content.rindex(b"PK\x05\x06") + 16
+    begin = int.from_bytes(content[place : place + 4], "little") + 100
+    content[place : place + 4] = begin.to_bytes(4, "little")
+    (tmp_path / "moved.npz").write_bytes(content)
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     (tmp_path / "small.spm").write_bytes(sentencepiece_model(PIECES[:-1]))
     pieces = [*PIECES[:-1], "<pad>"]

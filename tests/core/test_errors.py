@@ -1148,6 +1148,16 @@ def test_prefixes_must_be_without_the_start():
         make_model().score([[4, 3], [5, 3]], [[4, 3, 0], [2, 4, 3]])
 
 
+def test_labels_are_checked_where_one_output_has_several_losses():
+    model = make_model()
+    crossentropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss=[crossentropy, crossentropy])
+    ids = {"source_ids": [[4, 3]] * 2, "target_ids": [[2, 4]] * 2}
+    ids = {name: np.array(rows) for name, rows in ids.items()}
+    with raises(ValueError, "`y` must be in [0, "):
+        model.fit(ids, [[4, 99], [4, 3]], verbose=0)
+
+
 def test_prefixes_must_have_nothing_behind_the_end(untraced):
     message = (
         "`target_prefix_ids` must have nothing after the end token, 3. "

@@ -672,6 +672,10 @@ def test_a_subclass_may_have_several_outputs(kind):
     history = model.fit(inputs, labels, verbose=0).history
     np.testing.assert_allclose(history["loss"], [expected], rtol=1e-4)
     assert not np.array_equal(before[0], model.classifier.get_weights()[0])
+    if kind is dict:  # trained on one of them
+        model.compile("sgd", loss={"tokens": crossentropy})
+        loss = model.evaluate(inputs, {"tokens": tokens}, verbose=0)
+        assert np.isfinite(loss)
     inputs["source_ids"][0, 0] = V  # ids are checked all the same
     with pytest.raises(ValueError, match="`source_ids` must be in"):
         model.fit(inputs, labels, verbose=0)
