@@ -263,6 +263,23 @@ def check_token_ids(name: str, token_ids) -> tuple[int, ...]:
     return tuple(map(int, token_ids))
 
 
+def check_token_sequences(name: str, sequences) -> tuple[tuple[int, ...], ...]:
+    """Returns sequences of ids, none of them empty, as tuples, or raises."""
+    is_sequence = hasattr(sequences, "__iter__")
+    if isinstance(sequences, (str, bytes)) or not is_sequence:
+        raise TypeError(
+            f"`{name}` must be a sequence of sequences of ids. Received: "
+            f"{name}={sequences!r}."
+        )
+    checked = tuple(check_token_ids(name, ids) for ids in sequences)
+    if () in checked:
+        raise ValueError(
+            f"`{name}` must not have an empty sequence. Received: {name}="
+            f"{sequences!r}."
+        )
+    return checked
+
+
 def check_ids_in_range(name: str, ids, vocabulary_size: int):
     """Raises `ValueError` unless every id of the array is in `[0, V)`."""
     if np.size(ids) == 0:

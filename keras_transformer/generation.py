@@ -17,7 +17,6 @@ from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_ids
-from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_integer
 from keras_transformer.checks import check_padding_last
 from keras_transformer.decoding import FEWEST_COMPILED
@@ -172,9 +171,7 @@ def _checked_inputs(
         model, "source_ids", source_ids, model.source_vocabulary_size
     )
     check_limits(min_length, max_length)
-    check_ids_in_range(
-        "forbidden_token_ids", search.forbidden_token_ids, model.vocabulary_size
-    )
+    search.check_vocabulary(model.vocabulary_size)
     rows = len(source_ids)
     inputs = {"source_ids": source_ids}
     if max_length is not None:

@@ -70,6 +70,8 @@ class BeamSearch(Search):
             only once in a target; 0 for no such rule.
         forbidden_token_ids: Tokens never to choose, such as the unknown one.
         length_penalty_form: `"gnmt"`, as in the paper, or `"power"`.
+        forbidden_sequences: Sequences of ids that must not occur in a target,
+            such as those of a word.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -93,9 +95,13 @@ class BeamSearch(Search):
         no_repeat_ngram_size: int = 0,
         forbidden_token_ids=(),
         length_penalty_form: str = "gnmt",
+        forbidden_sequences=(),
     ):
         super().__init__(
-            repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
+            repetition_penalty,
+            no_repeat_ngram_size,
+            forbidden_token_ids,
+            forbidden_sequences,
         )
         check_positive(width=width, num_hypotheses=num_hypotheses)
         check_finite(length_penalty=length_penalty)

@@ -1,6 +1,7 @@
 """Constraints of a search, on the logits of what may follow."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.search.logits import log_normalizer
@@ -67,6 +68,40 @@ def block_ngrams(logits, target_ids, position, size):
             (ops.convert_to_tensor(back, dtype="int32"), same),
         )
     blocked = ops.where(same, target_ids, PAD_TOKEN_ID)
+    return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
+
+
+def block_sequences(logits, target_ids, position, sequences):
+    """Forbids tokens that would complete one of the sequences.
+
+    Args:
+        logits: Float32 tensor `(B, W, V)`.
+        target_ids: Int32 tensor `(B, W, T)`, chosen so far, then padding.
+        position: How many were chosen, scalar int32 tensor.
+        sequences: Tuples of one id or more.
+    """
+    longest = target_ids.shape[2]
+    if longest is not None:  # no target holds a longer one
+        sequences = [ids for ids in sequences if len(ids) <= longest]
+    if not sequences:
+        return logits
+    last_ids = np.array([ids[-1] for ids in sequences], "int32")  # (M,)
+    is_begun = ops.equal(ops.zeros_like(target_ids[:, :, :1]), 0 * last_ids)
+    for back in range(1, max(map(len, sequences))):
+        place = at_least(position - back, 0)
+        chosen = take(target_ids, place, axis=2)  # (B, W)
+        chosen = ops.where(ops.less(position, back), -1, chosen)
+        # Anything may precede the first id of a sequence.
+        is_shorter = np.array([len(ids) <= back for ids in sequences])
+        needed = [0 if len(x) <= back else x[-1 - back] for x in sequences]
+        is_begun = ops.logical_and(
+            is_begun,
+            ops.logical_or(
+                ops.equal(ops.expand_dims(chosen, 2), np.int32(needed)),
+                is_shorter,
+            ),
+        )
+    blocked = ops.where(is_begun, last_ids, PAD_TOKEN_ID)  # (B, W, M)
     return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
 
 

@@ -23,6 +23,8 @@ class GreedySearch(IndependentSearch):
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
             only once in a target; 0 for no such rule.
         forbidden_token_ids: Tokens never to choose, such as the unknown one.
+        forbidden_sequences: Sequences of ids that must not occur in a target,
+            such as those of a word.
 
     Raises:
         TypeError: If an argument is of the wrong kind.

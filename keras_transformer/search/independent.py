@@ -133,6 +133,7 @@ class IndependentSearch(Search):
         return (
             self.no_repeat_ngram_size > 0
             or len(self.forbidden_token_ids) > 0
+            or len(self.forbidden_sequences) > 0
             or problem.min_lengths is not None
         )
 

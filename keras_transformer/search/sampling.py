@@ -54,6 +54,8 @@ class Sampling(IndependentSearch):
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
             only once in a target; 0 for no such rule.
         forbidden_token_ids: Tokens never to choose, such as the unknown one.
+        forbidden_sequences: Sequences of ids that must not occur in a target,
+            such as those of a word.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -76,9 +78,13 @@ class Sampling(IndependentSearch):
         repetition_penalty: float = 1.0,
         no_repeat_ngram_size: int = 0,
         forbidden_token_ids=(),
+        forbidden_sequences=(),
     ):
         super().__init__(
-            repetition_penalty, no_repeat_ngram_size, forbidden_token_ids
+            repetition_penalty,
+            no_repeat_ngram_size,
+            forbidden_token_ids,
+            forbidden_sequences,
         )
         check_positive_number(temperature=temperature)
         check_positive_share(top_p=top_p)

@@ -1,6 +1,7 @@
 """The base of all searches: its steps, its problem and its results."""
 
 import abc
+import itertools
 from typing import Any
 from typing import NamedTuple
 
@@ -12,8 +13,10 @@ from keras_transformer.checks import check_ids_in_range
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive_number
 from keras_transformer.checks import check_token_ids
+from keras_transformer.checks import check_token_sequences
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.constraints import block_ngrams
+from keras_transformer.search.constraints import block_sequences
 from keras_transformer.search.constraints import force_tokens
 from keras_transformer.search.constraints import over_tokens
 from keras_transformer.search.constraints import scale_used
@@ -65,10 +68,12 @@ class Search(abc.ABC):
             ([Paulus et al., 2017](https://arxiv.org/abs/1705.04304)).
         forbidden_token_ids: Tokens never to choose, such as the unknown one;
             models forbid padding and the start token anyway.
+        forbidden_sequences: Sequences of ids that must not occur in a target.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If a penalty is not positive, or a size or id negative.
+        ValueError: If a penalty is not positive, a size or id negative, or a
+            sequence empty.
 
     Attributes:
         num_hypotheses: Number of targets to return for each sentence.
@@ -100,6 +105,7 @@ class Search(abc.ABC):
         repetition_penalty: float = 1.0,
         no_repeat_ngram_size: int = 0,
         forbidden_token_ids=(),
+        forbidden_sequences=(),
     ):
         check_positive_number(repetition_penalty=repetition_penalty)
         check_not_negative(no_repeat_ngram_size=no_repeat_ngram_size)
@@ -107,6 +113,9 @@ class Search(abc.ABC):
         self.no_repeat_ngram_size = plain(no_repeat_ngram_size)
         self.forbidden_token_ids = check_token_ids(
             "forbidden_token_ids", forbidden_token_ids
+        )
+        self.forbidden_sequences = check_token_sequences(
+            "forbidden_sequences", forbidden_sequences
         )
 
     @property
@@ -221,12 +230,21 @@ class Search(abc.ABC):
             "repetition_penalty": self.repetition_penalty,
             "no_repeat_ngram_size": self.no_repeat_ngram_size,
             "forbidden_token_ids": list(self.forbidden_token_ids),
+            "forbidden_sequences": [*map(list, self.forbidden_sequences)],
         }
 
     @classmethod
     def from_config(cls, config):
         """Makes the search from `get_config`."""
         return cls(**config)
+
+    def check_vocabulary(self, size: int):
+        """Raises `ValueError` if a forbidden token is not one of `size`."""
+        check_ids_in_range(
+            "forbidden_token_ids", self.forbidden_token_ids, size
+        )
+        ids = [*itertools.chain(*self.forbidden_sequences)]
+        check_ids_in_range("forbidden_sequences", ids, size)
 
     def constrain(self, logits, target_ids, position, problem):
         """Lowers the logits of tokens that must not follow.
@@ -244,11 +262,16 @@ class Search(abc.ABC):
             ValueError: If a forbidden token is not in the vocabulary.
         """
         size = logits.shape[-1]
+        self.check_vocabulary(size)
         x = logits
         if self.repetition_penalty != 1:
             x = scale_used(x, target_ids, self.repetition_penalty)
         if self.no_repeat_ngram_size:
             x = block_ngrams(x, target_ids, position, self.no_repeat_ngram_size)
+        if self.forbidden_sequences:
+            x = block_sequences(
+                x, target_ids, position, self.forbidden_sequences
+            )
         # All in a single addition over the vocabulary.
         x = x + self._forbidden(size, position, problem)
         if problem.prefix_ids is not None:
@@ -260,7 +283,6 @@ class Search(abc.ABC):
     def _forbidden(self, size, position, problem):
         """What to add to the logits for tokens that may not follow."""
         never = [*problem.forbidden_token_ids, *self.forbidden_token_ids]
-        check_ids_in_range("forbidden_token_ids", never, size)
         bias = np.zeros(size, "float32")
         bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)

@@ -101,6 +101,9 @@ SEARCHES = [
     kt.GreedySearch(forbidden_token_ids=(5,), no_repeat_ngram_size=2),
     kt.BeamSearch(4, num_hypotheses=3),
     kt.BeamSearch(2, patience=1, no_repeat_ngram_size=1),
+    kt.BeamSearch(
+        2, forbidden_sequences=[(n, m) for n in (4, 5) for m in (6, 7)]
+    ),
 ]
 
 

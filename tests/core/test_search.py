@@ -18,6 +18,7 @@ from keras_transformer.search import Problem
 from keras_transformer.search import sampling
 from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.constraints import block_ngrams
+from keras_transformer.search.constraints import block_sequences
 from keras_transformer.search.logits import log_normalizer
 from keras_transformer.search.logits import top_k
 from keras_transformer.tensors.slices import take_rows
@@ -541,14 +542,13 @@ def test_forbidden_tokens_are_never_chosen(make):
 
 @each_search
 def test_forbidden_tokens_must_be_in_the_vocabulary(make):
-    message = r"`forbidden_token_ids` must be in \[0, 6\), the ids of the voc"
-    with pytest.raises(ValueError, match=message), loops_in_python():
-        run(
-            make(forbidden_token_ids=[V]),
-            table_step(table_of(2)),
-            [START],
-            [2],
-        )
+    for name, ids in (
+        ("forbidden_token_ids", [V]),
+        ("forbidden_sequences", [[1, 4], [4, V]]),
+    ):
+        message = rf"`{name}` must be in \[0, 6\), the ids of the vocabulary"
+        with pytest.raises(ValueError, match=message), loops_in_python():
+            run(make(**{name: ids}), table_step(table_of(2)), [START], [2])
 
 
 @each_search
@@ -679,6 +679,91 @@ def test_what_would_end_an_ngram_again_is_blocked(how, size):
         found = np.flatnonzero(ops.convert_to_numpy(blocked)[index] < 0)
         assert [x for x in found if x] == expected  # padding may be too
         assert expected
+
+
+def contains(tokens, sequence):
+    starts = range(len(tokens) - len(sequence) + 1)
+    return any(tuple(tokens[i:][: len(sequence)]) == sequence for i in starts)
+
+
+SEQUENCES = [(4,), (5, 5), (1, 5, 1), (5, 1, END), (1,) * 9]
+
+
+@pytest.mark.parametrize("how", [None, traced, xla], ids=["", "traced", "xla"])
+@pytest.mark.parametrize("position", [0, 1, 2, 7])
+def test_what_would_complete_a_sequence_is_blocked(how, position):
+    target_ids = np.random.default_rng(2).choice([1, 5], (40, 2, 8))
+    target_ids[:, :, position:] = 0
+    block = functools.partial(block_sequences, sequences=SEQUENCES)
+    if how is not None:
+        block = how(block)
+    blocked = block(
+        ops.zeros((40, 2, V)),
+        ops.array(target_ids, "int32"),
+        ops.array(position, "int32"),
+    )
+    seen = set()
+    for index in np.ndindex(40, 2):
+        tokens = tuple(target_ids[index][:position])
+        expected = [
+            x
+            for x in range(1, V)
+            if any((*tokens, x)[-len(ids) :] == ids for ids in SEQUENCES)
+        ]
+        found = np.flatnonzero(ops.convert_to_numpy(blocked)[index] < 0)
+        assert [x for x in found if x] == expected  # padding may be too
+        seen.update(expected)
+    assert seen == {0: {4}, 1: {4, 5}}.get(position, {1, END, 4, 5})
+
+
+@each_search
+def test_no_target_contains_a_forbidden_sequence(make):
+    table = table_of(12, seed=8)
+    table[:, :, END] -= 3
+    free, _, _ = run(make(), table_step(table), [START], [12])
+    sequences = [unpadded(free[0, 0])[i : i + 2] for i in (1, 4)]
+    target_ids, scores, _ = run(
+        make(forbidden_sequences=sequences), table_step(table), [START], [12]
+    )
+    assert np.isfinite(scores).all()
+    for row in target_ids[0]:
+        assert not any(contains(unpadded(row), ids) for ids in sequences)
+
+
+def test_full_width_is_exhaustive_without_forbidden_sequences():
+    table = table_of(4)
+    sequences = [(4, 5), (1, 1, 5), (5, END)]
+    expected = every_target(table, START, 4, 0.6, "gnmt")
+    allowed = [
+        target
+        for _, target in expected
+        if not any(contains(target, ids) for ids in sequences)
+    ]
+    search = kt.BeamSearch(
+        len(expected), 0.6, len(allowed), forbidden_sequences=sequences
+    )
+    target_ids, _, _ = run(search, table_step(table), [START], [4])
+    assert [*map(unpadded, target_ids[0])] == allowed
+    assert 10 < len(allowed) < len(expected)
+
+
+@each_search
+def test_a_prefix_may_contain_what_is_forbidden(make):
+    target_ids, _, _ = run(
+        make(forbidden_sequences=[(5, 4), (4, 1), (1,)]),
+        table_step(table_of(6, seed=7)),
+        [START],
+        [6],
+        prefix_ids=ops.array([[5, 4, 0, 0, 0, 0]]),
+    )
+    assert (target_ids[0, :, :2] == [5, 4]).all()
+    assert not (target_ids == 1).any()
+
+
+def test_where_a_sequence_is_forbidden_there_may_be_no_target():
+    search = kt.GreedySearch(forbidden_sequences=[[1], [END], [4], [5]])
+    target_ids, scores, _ = run(search, table_step(table_of(2)), [START], [2])
+    assert not target_ids.any() and scores == -np.inf
 
 
 def test_ngrams_longer_than_a_target_block_nothing():
@@ -838,12 +923,12 @@ def test_samples_of_a_large_vocabulary_are_those_of_a_sorted_one(monkeypatch):
     "search",
     [
         kt.GreedySearch(forbidden_token_ids=[1]),
-        kt.BeamSearch(5, 0.3, 2, 1.5, 1.2, 3, [1], "power"),
-        kt.Sampling(0.7, 5, 0.9, 2, 11, 1.2, 3, [1]),
+        kt.BeamSearch(5, 0.3, 2, 1.5, 1.2, 3, [1], "power", [[4], [5, 1]]),
+        kt.Sampling(0.7, 5, 0.9, 2, 11, 1.2, 3, [1], np.array([[4, 5]])),
     ],
 )
 def test_searches_can_be_saved(search):
-    config = keras.saving.serialize_keras_object(search)
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(search)))
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(search)
     assert again.get_config() == search.get_config()
@@ -947,6 +1032,31 @@ def test_log_normalizer_makes_probabilities():
             lambda: kt.GreedySearch(forbidden_token_ids=[-1]),
             ValueError,
             "`forbidden_token_ids` must not be negative",
+        ),
+        (
+            lambda: kt.BeamSearch(forbidden_sequences=5),
+            TypeError,
+            "`forbidden_sequences` must be a sequence of sequences of ids",
+        ),
+        (
+            lambda: kt.BeamSearch(forbidden_sequences=[4, 5]),
+            TypeError,
+            "`forbidden_sequences` must be a sequence of ids. Received: .*=4",
+        ),
+        (
+            lambda: kt.Sampling(forbidden_sequences=["ab"]),
+            TypeError,
+            "`forbidden_sequences` must be a sequence of ids. Received: .*'ab'",
+        ),
+        (
+            lambda: kt.GreedySearch(forbidden_sequences=[[4], []]),
+            ValueError,
+            "`forbidden_sequences` must not have an empty sequence",
+        ),
+        (
+            lambda: kt.GreedySearch(forbidden_sequences=[[4, -1]]),
+            ValueError,
+            "`forbidden_sequences` must not be negative",
         ),
         (lambda: kt.Sampling(0.0), ValueError, "`temperature` must be greater"),
         (

@@ -161,7 +161,12 @@ def exported(tmp_path_factory):
         dtype="mixed_bfloat16",
     )
     translators["sampling"] = make_translator(
-        kt.Sampling(seed=3, top_k=5, no_repeat_ngram_size=2)
+        kt.Sampling(
+            seed=3,
+            top_k=5,
+            no_repeat_ngram_size=2,
+            forbidden_sequences=[[4], [5, 6], [9, 4, 7]],
+        )
     )
     for name, translator in translators.items():
         translator.save(folder / name)

@@ -40,7 +40,12 @@ def test_export_has_portable_operations_alone(small):
     "search",
     [
         kt.BeamSearch(3, num_hypotheses=2, repetition_penalty=1.5),
-        kt.Sampling(top_k=5, top_p=0.9, no_repeat_ngram_size=2),
+        kt.Sampling(
+            top_k=5,
+            top_p=0.9,
+            no_repeat_ngram_size=2,
+            forbidden_sequences=[[4, 5, 6], [7]],
+        ),
     ],
     ids=["beam", "sampling"],
 )
