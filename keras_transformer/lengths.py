@@ -1,5 +1,6 @@
 """How long sources and targets may be, in tokens, without a backend."""
 
+from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 
@@ -47,13 +48,35 @@ def check_limits(min_length, max_length):
         )
 
 
-def check_row_lengths(name, rows, limit: int):
+def rows_to_translate(rows, limit: int, truncate: bool):
+    """Returns the rows of ids of texts, each through its end token.
+
+    Args:
+        rows: Lists of ids.
+        limit: Most ids of a row.
+        truncate: Whether to leave out what longer rows have before their end
+            token; by default they are an error.
+    """
+    check_flag(truncate=truncate)
+    if truncate:
+        return [
+            row if len(row) <= limit else [*row[: limit - 1], row[-1]]
+            for row in rows
+        ]
+    advice = "Split it into sentences, or pass `truncate=True`."
+    check_row_lengths("texts", rows, limit, advice)
+    return rows
+
+
+def check_row_lengths(
+    name, rows, limit: int, advice: str = "Split it into sentences."
+):
     """Raises `ValueError` if the ids of a text are more than `limit`."""
     for index, row in enumerate(rows):
         if len(row) > limit:
             raise ValueError(
                 f"`{name}` must not be longer than {limit} tokens. Received: "
-                f"text {index} with {len(row)}. Split it into sentences."
+                f"text {index} with {len(row)}. {advice}"
             )
 
 

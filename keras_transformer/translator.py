@@ -23,6 +23,7 @@ from keras_transformer.lengths import LONGEST_SOURCE
 from keras_transformer.lengths import check_limits
 from keras_transformer.lengths import check_prefix_lengths
 from keras_transformer.lengths import check_row_lengths
+from keras_transformer.lengths import rows_to_translate
 from keras_transformer.lengths import within_model
 from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import end_targets
@@ -85,6 +86,8 @@ class Translator:
         jit_compile: Whether to compile with XLA, as for
             `Transformer.generate`.
         search: How to search in this call; by default the translator's own.
+        truncate: Whether to translate the beginning of a text that is too long;
+            by default it is an error.
         verbose: 0 is silent, 1 shows a progress bar, of tokens.
 
     Returns:
@@ -97,10 +100,10 @@ class Translator:
         ValueError: If model and tokenizers differ in their vocabulary sizes or
             special tokens, a limit is not positive or `min_length` more than
             `max_length`, there are not as many prefixes as texts, or one is
-            longer than its translation may be, or a text is longer than the
-            model's `max_length`, 4,096 tokens where it has none. Set
-            `translator.model.max_length = 10_000` for longer texts, unless
-            positions are learned; it is saved and exported.
+            longer than its translation may be, or, unless `truncate`, a text is
+            longer than the model's `max_length`, 4,096 tokens where it has
+            none. Set `translator.model.max_length = 10_000` for longer texts,
+            unless positions are learned; it is saved and exported.
 
     Example:
     >>> lines = ["the cat sees the dog", "the dog sees the cat"] * 10
@@ -170,13 +173,14 @@ class Translator:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         jit_compile: bool | None = None,
         search: Search | None = None,
+        truncate: bool = False,
         verbose: int = 0,
     ):
         """Translates texts; the class says what the arguments are."""
         # Read once: another thread may set another.
         search = search_or_greedy(self.search if search is None else search)
         rows = end_sources(self.encode(check_texts("texts", texts)))
-        check_row_lengths("texts", rows, self.longest_source)
+        rows = rows_to_translate(rows, self.longest_source, truncate)
         check_limits(min_length, max_length)
         prefixes = self._prefixes(target_prefix, rows, max_length)
 

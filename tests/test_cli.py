@@ -805,7 +805,8 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     file.write_text("\n".join(lines))
     message = (
         "The lines of {} must not be longer than 4096 tokens. "
-        r"Received: line 3 with \d+\. Split it into sentences\."
+        r"Received: line 3 with \d+\. Split it into sentences, or pass "
+        r"`--truncate`\."
     )
     for arguments, stdin, place in (
         ([], file.read_bytes(), "standard input"),
@@ -814,6 +815,43 @@ def test_a_line_that_is_too_long_is_named_before_any_is_translated(
     ):
         result = run("translate", trained.folder, *arguments, stdin=stdin)
         assert_is_one_line(result, message.format(place))
+
+
+@pytest.mark.parametrize("options", [[], ["--line-by-line"]])
+def test_lines_that_are_too_long_may_be_cut(trained, monkeypatch, options):
+    lines = ["the cat", "the cat sees the dog", "the dog sees the cat"]
+    limit, *lengths = [len(x) + 1 for x in trained.translator.encode(lines)]
+    assert limit < min(lengths)
+    monkeypatch.setattr(kt.Translator, "longest_source", limit)
+    result = run(
+        *("translate", trained.folder, "--truncate", *options),
+        *("--target-prefix", "die"),
+        stdin="\n".join(lines).encode(),
+    )
+    expected = trained.translator(
+        lines, target_prefix=["die"] * 3, truncate=True
+    )
+    assert result.code == 0
+    assert result.output.split("\n")[:-1] == expected
+    assert result.errors.splitlines() == [
+        f"Line {number} of standard input has {length} tokens, and is cut to "
+        f"{limit}."
+        for number, length in enumerate(lengths, 2)
+    ]
+
+
+def test_lines_to_evaluate_may_be_cut(trained, monkeypatch):
+    monkeypatch.setattr(kt.Translator, "longest_source", 3)
+    command = ("evaluate", trained.folder, trained.source, trained.target)
+    result = run(*command)
+    assert_is_one_line(result, ".*text.en must not be .*pass `--truncate`.")
+    result = run(*command, "--truncate")
+    translations = trained.translator(
+        [source for source, _ in PAIRS], truncate=True
+    )
+    expected = sacrebleu.corpus_bleu(translations, [[x for _, x in PAIRS]])
+    assert result.output.startswith(f"BLEU {expected.score:.2f}\n")
+    assert re.search(r"^Line 1 of .*text.en has \d+ tokens", result.errors)
 
 
 def test_empty_input_gives_empty_output(trained):

@@ -831,8 +831,24 @@ def test_no_rows_and_empty_rows_can_be_padded(rows):
 def test_text_longer_than_the_model_is_refused(other_translator):
     texts = ["the cat", "the cat " * 90]
     message = r"longer than 90 tokens. Received: text 1 with \d+"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
         other_translator(texts)
+    assert "Split it into sentences, or pass `truncate=True`." in str(raised)
+
+
+def test_text_longer_than_the_model_may_be_cut(other_translator, tokenizer):
+    texts = ["the cat", "the cat sees the dog " * 90, ""]
+    short, long, _ = tokenizer.encode(texts)
+    target_ids, expected = other_translator.model.generate(
+        pad_rows([[*short, 3], [*long[:89], 3]])
+    )
+    found, scores = other_translator(texts, return_scores=True, truncate=True)
+    np.testing.assert_allclose(scores[:2], expected, atol=1e-4)
+    decode = other_translator.target_tokenizer.decode
+    assert found == [*decode(target_ids.tolist()), ""]
+    assert other_translator(["the cat"], truncate=True) == found[:1]
+    with pytest.raises(TypeError, match="`truncate` must be True or False"):
+        other_translator(texts, truncate="yes")
 
 
 def test_target_tokenizer_joins_the_target(other_translator, tokenizer):

@@ -137,6 +137,32 @@ def refuse_of_the_other(path, of_folder, of_exported):
         refuse(of_exported, "a .tflite file", path)
 
 
+def check_lines(lines, place, translator, truncate, first=1):
+    """Raises if a line is too long to translate, or says that it is cut.
+
+    Args:
+        lines: A list of strings.
+        place: What messages call the place they are from.
+        translator: A `Translator` or `LiteRTTranslator`.
+        truncate: Whether lines may be cut.
+        first: Number of the first line.
+    """
+    from keras_transformer.text.lines import check_line_lengths
+    from keras_transformer.text.lines import long_lines
+
+    if not truncate:
+        advice = "Split it into sentences, or pass `--truncate`."
+        check_line_lengths(lines, place, translator, first=first, advice=advice)
+        return
+    limit = translator.longest_source
+    for number, length in long_lines(lines, limit, translator.encode, first):
+        print(
+            f"Line {number} of {place} has {length} tokens, and is cut to "
+            f"{limit}.",
+            file=sys.stderr,
+        )
+
+
 def check_pair_lengths(translator, sources, source, translations, target):
     """Raises if lines of either file are too long for the translator."""
     from keras_transformer.text.lines import check_line_lengths

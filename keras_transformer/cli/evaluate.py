@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keras_transformer.cli.command_io import check_lines
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import load_any
 from keras_transformer.cli.command_io import output_lines
@@ -17,6 +18,7 @@ from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TokensPerBatch
 from keras_transformer.cli.options import TranslatorOrFile
+from keras_transformer.cli.options import Truncate
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_argument
 from keras_transformer.cli.options import path_option
@@ -46,6 +48,7 @@ def evaluate(
     ] = None,
     min_length: MinLength = None,
     max_length: MaxLength = None,
+    truncate: Truncate = False,
     tokens_per_batch: TokensPerBatch = None,
     num_threads: NumThreads = None,
     num_workers: NumWorkers = None,
@@ -73,7 +76,6 @@ def evaluate(
     from keras_transformer.batches import first_of
     from keras_transformer.bleu import bleu_metric
     from keras_transformer.bleu import corpus_scores
-    from keras_transformer.text.lines import check_line_lengths
     from keras_transformer.text.lines import read_pairs
 
     bleu_metric(lowercase, tokenize)  # raises now, not after minutes of work
@@ -82,9 +84,12 @@ def evaluate(
     translator = load_any(
         folder, dtype, search_options, workers, num_texts=len(sources)
     )
-    check_line_lengths(sources, source, translator)
+    check_lines(sources, source, translator, truncate)
     batches = given(tokens_per_batch=tokens_per_batch)
-    found = first_of(translator(sources, **limits, **batches, verbose=1))
+    found = translator(
+        sources, **limits, **batches, truncate=truncate, verbose=1
+    )
+    found = first_of(found)
     if output:
         write_file(output, "".join(output_lines(found)).encode())
     scores = corpus_scores(found, references, lowercase, tokenize)

@@ -58,6 +58,14 @@ TokensPerBatch = Annotated[
         "default; with a .tflite file, 1554 to 6216, as suits its model."
     ),
 ]
+Truncate = Annotated[
+    bool,
+    typer.Option(
+        "--truncate",
+        help="Translate the beginning of lines that are too long, and say "
+        "which; by default they are an error.",
+    ),
+]
 
 # Options grouped under headings of `--help`.
 of_exported = functools.partial(

@@ -12,6 +12,7 @@ import typer
 from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import STANDARD_INPUT
 from keras_transformer.cli.command_io import check_any
+from keras_transformer.cli.command_io import check_lines
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import input_lines
 from keras_transformer.cli.command_io import load_any
@@ -26,6 +27,7 @@ from keras_transformer.cli.options import NumWorkers
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TokensPerBatch
 from keras_transformer.cli.options import TranslatorOrFile
+from keras_transformer.cli.options import Truncate
 from keras_transformer.cli.options import given
 from keras_transformer.cli.options import path_option
 from keras_transformer.cli.options import refuse
@@ -59,6 +61,7 @@ def translate(
         Path | None,
         path_option(help="File with one such prefix per sentence."),
     ] = None,
+    truncate: Truncate = False,
     tokens_per_batch: TokensPerBatch = None,
     line_by_line: Annotated[
         bool,
@@ -98,8 +101,6 @@ def translate(
         --num-hypotheses 4 --scores "A man rides a bike."
       keras-transformer translate en-de.tflite --num-workers 2 < test.en
     """  # noqa: D301
-    from keras_transformer.text.lines import check_line_lengths
-
     workers = given(num_threads=num_threads, num_workers=num_workers)
     limits = given(min_length=min_length, max_length=max_length)
     of_folder = limits | given(
@@ -119,6 +120,7 @@ def translate(
 
     options = {
         "return_scores": scores,
+        "truncate": truncate,
         "verbose": int(output is not None and not one_by_one),
         **limits,
         **given(tokens_per_batch=tokens_per_batch),
@@ -132,13 +134,14 @@ def translate(
     )
 
     if one_by_one:
-        texts, lines_at_once = _checked_lines(typed_lines(), translator), 1
+        texts = _checked_lines(typed_lines(), translator, truncate)
+        lines_at_once = 1
         prefixes = (
             [] if target_prefix is None else itertools.repeat(target_prefix)
         )
     else:
         lines_at_once = LINES_AT_ONCE
-        check_line_lengths(texts, place, translator)
+        check_lines(texts, place, translator, truncate)
         if output:  # written when all is done: one progress bar for all
             lines_at_once = max(len(texts), 1)
         prefixes = _checked_prefixes(
@@ -220,9 +223,11 @@ def _checked_prefixes(prefix, path, translator, texts, max_length):
     else:
         return []
     check_limits(0, max_length)
+    limit = translator.longest_source  # to which longer ones are cut
+    rows = end_sources(translator.encode(texts))
     check_prefix_lengths(
         [*map(len, translator.target_tokenizer.encode(prefixes))],
-        [*map(len, end_sources(translator.encode(texts)))],
+        [min(len(row), limit) for row in rows],
         max_length,
         translator.model,
         describe=lambda index: f"{place}, line {index + 1},",
@@ -243,12 +248,10 @@ def _read_prefixes(path, num_texts):
     return prefixes
 
 
-def _checked_lines(lines, translator):
+def _checked_lines(lines, translator, truncate):
     """Yields lines as they come, of which none may be too long."""
-    from keras_transformer.text.lines import check_line_lengths
-
     for number, line in enumerate(lines, 1):
-        check_line_lengths([line], STANDARD_INPUT, translator, first=number)
+        check_lines([line], STANDARD_INPUT, translator, truncate, first=number)
         yield line
 
 

@@ -13,7 +13,7 @@ from keras_transformer.batches import in_threads
 from keras_transformer.batches import pad_rows
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_texts
-from keras_transformer.lengths import check_row_lengths
+from keras_transformer.lengths import rows_to_translate
 from keras_transformer.pieces import Joiner
 from keras_transformer.pieces import end_sources
 from keras_transformer.pieces import split_texts
@@ -65,6 +65,8 @@ class LiteRTTranslator:
             are best decoded at once, 14 to 56 according to the file. Fewer take
             less memory. A file with a `source_length` decodes one text at a
             time.
+        truncate: Whether to translate the beginning of a text that is too long;
+            by default it is an error.
         verbose: 0 is silent, 1 shows a progress bar, in tokens, which needs
             rich.
 
@@ -78,12 +80,12 @@ class LiteRTTranslator:
         ImportError: If ai-edge-litert is not installed.
         RuntimeError: In the fork of a process, if the file is no longer what
             was loaded.
-        TypeError: If `texts` are not strings, `return_scores` is not `True` or
-            `False`, or a number is not an integer.
+        TypeError: If `texts` are not strings, a flag is not `True` or `False`,
+            or a number is not an integer.
         ValueError: If the file is not a LiteRT model, is damaged, or lacks the
             signatures of `export_litert`; if a text is longer than the
-            exported translator takes; or if a number is less than 1, or there
-            would be more than 1,024 threads.
+            exported translator takes, unless `truncate`; or if a number is less
+            than 1, or there would be more than 1,024 threads.
     """
 
     def __init__(self, path, num_threads: int = 1, num_workers: int = 1):
@@ -132,12 +134,13 @@ class LiteRTTranslator:
         texts,
         return_scores: bool = False,
         tokens_per_batch: int | None = None,
+        truncate: bool = False,
         verbose: int = 0,
     ):
         """Translates texts; the class says what the arguments are."""
         check_flag(return_scores=return_scores)
         rows = end_sources(self.encode(check_texts("texts", texts)))
-        check_row_lengths("texts", rows, self.longest_source)
+        rows = rows_to_translate(rows, self.longest_source, truncate)
         least_length = self.longest_source if self._is_fixed else 1
 
         def translate(batch):

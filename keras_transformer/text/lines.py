@@ -237,7 +237,14 @@ def name_of(files_or_lines) -> str:
     return "lines"
 
 
-def check_line_lengths(lines, place, translator, encode=None, first=1):
+def check_line_lengths(
+    lines,
+    place,
+    translator,
+    encode=None,
+    first=1,
+    advice="Split it into sentences.",
+):
     """Raises `ValueError` if a line is too long, which it names from 1.
 
     For a file, before any of it is translated: a translator that is called
@@ -250,16 +257,30 @@ def check_line_lengths(lines, place, translator, encode=None, first=1):
         encode: Function of strings to their token ids; by default the
             translator's, for sources.
         first: Number of the first line.
+        advice: What to do about it.
     """
-    encode, limit = encode or translator.encode, translator.longest_source
+    limit = translator.longest_source
+    encode = encode or translator.encode
+    for number, length in long_lines(lines, limit, encode, first):
+        raise ValueError(
+            f"The lines of {place} must not be longer than {limit} tokens. "
+            f"Received: line {number} with {length}. {advice}"
+        )
+
+
+def long_lines(lines, limit: int, encode, first=1):
+    """Yields the numbers of lines that are too long, and their tokens.
+
+    Args:
+        lines: A list of strings.
+        limit: Most tokens of a line, with its end token.
+        encode: Function of strings to their token ids.
+        first: Number of the first line.
+    """
     rows = itertools.chain.from_iterable(map(encode, chunks(lines, 1000)))
     for number, ids in enumerate(rows, first):
         if len(ids) >= limit:
-            raise ValueError(
-                f"The lines of {place} must not be longer than {limit} tokens. "
-                f"Received: line {number} with {len(ids) + 1}. Split it into "
-                "sentences."
-            )
+            yield number, len(ids) + 1
 
 
 def chunks(items: Iterable, size: int) -> Iterator[list]:

@@ -488,6 +488,11 @@ def test_fixed_shapes_have_room_for_so_many_tokens(exported):
     assert run(texts[num_short - 1 : num_short]) != [""]
     with pytest.raises(ValueError, match="than 64 tokens. Received: text 0 w"):
         run(texts[num_short : num_short + 1])
+    longer = " ".join(texts[-2:])
+    [beginning] = [
+        text for text in texts if run.encode(text) == run.encode(longer)[:63]
+    ]
+    assert run([longer], truncate=True) == run([beginning]) != [""]
 
 
 @pytest.mark.parametrize(
