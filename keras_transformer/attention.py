@@ -124,7 +124,8 @@ class MultiHeadAttention(Layer):
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
             `[0, 1)`, a tensor does not have three axes, or a mask has the
-            wrong shape, or numbers other than 0 and 1.
+            wrong shape, or numbers other than 0 and 1, which cannot be seen in
+            a graph.
 
     Example:
     >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=8)

@@ -6,6 +6,7 @@ from keras import ops
 from keras_transformer.add_norm import AddNorm
 from keras_transformer.add_norm import final_norm
 from keras_transformer.attention import MultiHeadAttention
+from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_known_width
 from keras_transformer.checks import check_positive
@@ -16,7 +17,7 @@ from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
 from keras_transformer.layer import check_decodes_as_trained
 from keras_transformer.layer import check_takes_training
-from keras_transformer.masking import check_padding_mask
+from keras_transformer.masking import as_padding_mask
 from keras_transformer.masking import combine_masks
 from keras_transformer.masking import first_given
 from keras_transformer.tensorflow_only.indexing import size
@@ -199,11 +200,17 @@ class DecoderLayer(Layer):
         inputs_mask=None,
     ):
         _check_encoded(encoded)
+        check_axes("encoded", encoded, (3,), "(B, S, D)")
         check_flag(return_attention_scores=return_attention_scores)
         check_known_width("inputs", inputs.shape, self.hidden_dim)
-        padding_mask = first_given(padding_mask, inputs_mask)
-        check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
-        check_padding_mask("encoded_mask", encoded_mask, encoded.shape[:2])
+        padding_mask = as_padding_mask(
+            "padding_mask",
+            first_given(padding_mask, inputs_mask),
+            inputs.shape[:2],
+        )
+        encoded_mask = as_padding_mask(
+            "encoded_mask", encoded_mask, encoded.shape[:2]
+        )
         x = inputs
         # 1. Self-attention over the target so far.
         y = self.self_attention_add_norm.before(x)

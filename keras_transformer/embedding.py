@@ -59,7 +59,9 @@ class TokenEmbedding(Layer):
 
     Returns:
         Float tensor of shape `(B, T, D)`; logits, the last axis `V` wide,
-        with `reverse=True`.
+        with `reverse=True`. Of an id outside the vocabulary JAX makes NaN, and
+        TensorFlow any vector on a GPU or where XLA compiles it; otherwise it is
+        an error.
 
     Raises:
         TypeError: If sizes, or ids in a list, a tuple or an array, are not

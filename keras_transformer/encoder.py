@@ -14,7 +14,7 @@ from keras_transformer.feed_forward import FeedForward
 from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
 from keras_transformer.layer import check_takes_training
-from keras_transformer.masking import check_padding_mask
+from keras_transformer.masking import as_padding_mask
 from keras_transformer.masking import first_given
 from keras_transformer.tensors.rematerialization import rematerialized
 
@@ -174,8 +174,11 @@ class EncoderLayer(Layer):
     ):
         check_flag(return_attention_scores=return_attention_scores)
         check_known_width("inputs", inputs.shape, self.hidden_dim)
-        padding_mask = first_given(padding_mask, mask, inputs_mask)
-        check_padding_mask("padding_mask", padding_mask, inputs.shape[:2])
+        padding_mask = as_padding_mask(
+            "padding_mask",
+            first_given(padding_mask, mask, inputs_mask),
+            inputs.shape[:2],
+        )
         x = inputs
         y = self.self_attention_add_norm.before(x)
         # A mask given by name keeps Keras from joining that of the tensor.

@@ -42,9 +42,9 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
     """
     masks = [] if causal is None else [causal]
     for name, mask in padding_masks.items():
+        mask = as_padding_mask(name, mask, (sizes[0], sizes[2]))
         if mask is not None:
-            check_padding_mask(name, mask, (sizes[0], sizes[2]))
-            masks.append(ops.expand_dims(_as_bool(name, mask), 1))
+            masks.append(ops.expand_dims(mask, 1))
     if attention_mask is not None:
         check_axes(
             "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"
@@ -69,7 +69,7 @@ def _as_bool(name, mask):
     Such a mask has 0 where `True` should be. In a graph its values are unknown.
     """
     dtype = keras.backend.standardize_dtype(mask.dtype)
-    if "float" in dtype:
+    if dtype != "bool":
         try:
             values = np.asarray(mask)
         # TensorFlow's and JAX's errors for a tensor of a graph, and PyTorch's
@@ -91,8 +91,16 @@ def first_given(*masks):
     return next((mask for mask in masks if mask is not None), None)
 
 
-def check_padding_mask(name, mask, sizes):
-    """Raises unless the mask is `None` or of shape `(B, S)`, the sizes."""
-    if mask is not None:
-        check_axes(name, mask, (2,), "(B, S)")
-        check_sizes(name, mask.shape, sizes)
+def as_padding_mask(name, mask, sizes):
+    """A mask as bools, `None` if there is none; raises unless `(B, S)`.
+
+    Args:
+        name: What a message calls it.
+        mask: Tensor, or `None`.
+        sizes: `(B, S)`, `None` where one is not known.
+    """
+    if mask is None:
+        return None
+    check_axes(name, mask, (2,), "(B, S)")
+    check_sizes(name, mask.shape, sizes)
+    return _as_bool(name, mask)

@@ -51,6 +51,7 @@ from keras_transformer.tensors.product import add_bias
 from keras_transformer.tensors.product import join_logits
 from keras_transformer.tensors.product import offered_products
 from keras_transformer.tensors.rows import split_rows
+from keras_transformer.token_weights import spread_over_tokens
 from keras_transformer.token_weights import token_weights
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
@@ -496,6 +497,16 @@ class Transformer(Freezable, keras.Model):
             return super().compute_loss(*arguments)
         with offered_products(y_pred):
             return super().compute_loss(*arguments)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Like `keras.Model.compute_metrics`; weighs tokens, as the loss does.
+
+        Keras's own metrics would take weights of rows for those of positions,
+        as logits have a mask.
+        """
+        if sample_weight is not None and hasattr(y, "dtype"):
+            sample_weight = spread_over_tokens(sample_weight, y)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def make_train_function(self, force=False):
         """Like that of `keras.Model`, but creates the optimizer's state first.

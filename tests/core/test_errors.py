@@ -927,12 +927,21 @@ def test_masks_must_be_tensors():
         kt.MultiHeadAttention(2, 8)(x, x, key_mask=[[True, False]])
 
 
-@pytest.mark.parametrize("forbidden", [-1e9, -np.inf, 0.5])
-def test_masks_to_add_to_scores_are_refused(forbidden):
+@pytest.mark.parametrize(
+    ("forbidden", "dtype"),
+    [
+        (-1e9, "float32"),
+        (-np.inf, "float32"),
+        (0.5, "float32"),
+        (-10_000, "int32"),
+        (2, "int8"),
+    ],
+)
+def test_masks_to_add_to_scores_are_refused(forbidden, dtype):
     """They are 0 where a key may be attended to, which is False."""
     layer = kt.MultiHeadAttention(2, 8)
     x = np.ones((1, 3, 8), "float32")
-    mask = np.array([[0, 0, forbidden]], "float32")
+    mask = np.array([[0, 0, forbidden]], dtype)
     for name, given in (
         ("attention_mask", np.repeat(mask, 3, axis=0)),
         ("value_mask", mask),
@@ -942,10 +951,26 @@ def test_masks_to_add_to_scores_are_refused(forbidden):
             ValueError, f"`{name}` must be True where a key may be attended to."
         ):
             layer(x, x, **{name: given})
-    ones = np.array([[1, 1, 0]], "float32")
+    encoder, decoder = kt.EncoderLayer(2, 8, 16), kt.DecoderLayer(2, 8, 16)
+    for name, call in (
+        ("padding_mask", lambda **masks: encoder(x, **masks)),
+        ("padding_mask", lambda **masks: decoder(x, x, **masks)),
+        ("encoded_mask", lambda **masks: decoder(x, x, **masks)),
+    ):
+        with raises(ValueError, f"`{name}` must be True where a key may be"):
+            call(**{name: mask})
+    ones = np.array([[1, 1, 0]], dtype)
     np.testing.assert_array_equal(
         layer(x, x, value_mask=ones), layer(x, x, value_mask=ones > 0)
     )
+
+
+@pytest.mark.parametrize("layer", ["DecoderLayer", "Decoder"])
+def test_what_a_decoder_attends_to_has_three_axes(layer):
+    sizes = (2, 8, 16) if layer == "DecoderLayer" else (1, 2, 8, 16)
+    x = np.ones((1, 3, 8), "float32")
+    with raises(ValueError, "`encoded` must have shape (B, S, D). Received: "):
+        getattr(kt, layer)(*sizes)(x, x[0])
 
 
 def test_fit_checks_labels():

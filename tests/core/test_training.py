@@ -831,6 +831,35 @@ def test_weights_of_sentences_are_those_of_their_tokens():
     np.testing.assert_allclose(float(found), float(expected), rtol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [2, 3])
+def test_metrics_of_keras_weigh_sentences(rows):
+    """Also as many sentences as tokens, which Keras would mistake for these."""
+    ids = np.full((rows, 3), 5, "int32")
+    ids[0, 2] = 0
+    inputs = {"source_ids": ids, "target_ids": ids}
+    model = kt.Transformer(V, **SMALL)
+    labels = ops.convert_to_numpy(ops.argmax(model(inputs), axis=-1))
+    labels = labels.astype("int32")
+    labels[0, :2] = (labels[0, :2] + 1) % V  # wrong in the first alone
+    model.compile(
+        loss=kt.LabelSmoothedCrossentropy(),
+        weighted_metrics=["sparse_categorical_accuracy"],
+        **COMPILE,
+    )
+    weights = np.ones(rows, "float32")
+    weights[0] = 3.0
+    for given in (weights, np.repeat(weights[:, None], 3, axis=1)):
+        found = model.evaluate(
+            inputs, labels, sample_weight=given, return_dict=True, verbose=0
+        )
+        right = 3.0 * (rows - 1)
+        np.testing.assert_allclose(
+            found["sparse_categorical_accuracy"],
+            right / (right + 3.0 * 2),
+            rtol=1e-6,
+        )
+
+
 def test_attention_to_one_token_has_gradients():
     """They are 0, and Keras warns of those that do not exist."""
     model = kt.Transformer(V, 1, num_heads=2, hidden_dim=8, intermediate_dim=8)
