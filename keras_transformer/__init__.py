@@ -12,6 +12,7 @@ import wrapt
 from keras_transformer.system.extras import not_installed
 from keras_transformer.version import __version__ as __version__
 
+# Where each is; `__init__.pyi` says the same to type checkers and editors.
 _CORE = {
     "Adam": "training",
     "BeamSearch": "search",
@@ -84,7 +85,7 @@ def __getattr__(name):
         module = importlib.import_module(f"keras_transformer.{home}")
     except ModuleNotFoundError as error:
         is_ours = str(error.name).startswith("keras_transformer.")
-        if name in _CORE or is_ours:
+        if is_ours:
             raise
         what = f"`keras_transformer.{name}`"
         raise ImportError(

@@ -3,8 +3,6 @@
 import json
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 
 def damaged(path, error) -> ValueError:
@@ -33,6 +31,9 @@ def read_tensors(path) -> dict[str, np.ndarray]:
         OSError: If it cannot be read.
         ValueError: If it is damaged, or has numbers that NumPy has not.
     """
+    # Now: a path that is no translator's is named where that is not installed.
+    import safetensors.numpy
+
     try:
         return safetensors.numpy.load_file(path)
     except safetensors.SafetensorError as error:

@@ -54,15 +54,21 @@ def end_targets(rows) -> list[list[int]]:
 class Joiner:
     """Joins pieces to text, as the graph of an export would.
 
+    Tensorflow-text's operations differ from SentencePiece at the start of a
+    text. The fast one has spellings of its own; the other one, of an older
+    SentencePiece, leaves out all spaces there which are pieces of their own.
+
     Args:
         processor: The `SentencePieceProcessor`.
-        is_fast: Whether as tensorflow-text's fast operation does, which differs
-            from SentencePiece at the start of a text.
+        is_fast: Whether as the fast operation does.
     """
 
     def __init__(self, processor, is_fast: bool):
         self._processor = processor
         self._spellings = None
+        space = processor.PieceToId(SPACE)
+        keeps_spaces = processor.Decode([space, space]) == " "
+        self._left_out = {space} if keeps_spaces else set()
         if is_fast:
             size = processor.GetPieceSize()
             self._spellings = [*map(self._spelling, range(size))]
@@ -70,7 +76,10 @@ class Joiner:
     def __call__(self, ids) -> str:
         """Joins ids without special tokens but the unknown one."""
         if self._spellings is None:
-            return self._processor.Decode(ids)
+            start = 0
+            while start < len(ids) and ids[start] in self._left_out:
+                start += 1
+            return self._processor.Decode(ids[start:])
         text = "".join([self._spellings[token_id] for token_id in ids])
         if ids and not self._spellings[ids[0]]:  # a special one, and what
             return text  # follows it has another piece before

@@ -29,6 +29,7 @@ import typer
 import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer import transformer
+from keras_transformer.cli import align as align_command
 from keras_transformer.cli import options as cli_options
 from keras_transformer.cli import score as score_command
 from keras_transformer.cli import translate as translate_command
@@ -458,6 +459,7 @@ def told(monkeypatch, tmp_path):
     [
         ("train", "preset", transformer.PRESETS),
         ("train", "model_type", vocabulary.MODEL_TYPES),
+        ("vocabulary", "normalization", vocabulary.NORMALIZATIONS),
         ("train", "distribute", distribution.DISTRIBUTIONS),
         ("translate", "length_penalty_form", beam.LENGTH_PENALTY_FORMS),
         ("export", "quantization", litert.QUANTIZATIONS[1:]),
@@ -466,6 +468,8 @@ def told(monkeypatch, tmp_path):
 def test_a_choice_is_among_what_there_is(command, option, choices):
     """Which the command names without importing it."""
     help_text = " ".join(run(command, "--help").output.split())
+    # Typer has had both brackets.
+    help_text = help_text.replace("[", "<").replace("]", ">")
     switch = "--" + option.replace("_", "-")
     assert f"{switch} <{'|'.join(choices)}>" in help_text
 
@@ -1412,6 +1416,29 @@ def test_given_translations_are_aligned(trained, tmp_path):
         assert source.split(" ") == alignment.source_pieces[:-1]
         assert target.split(" ") == alignment.target_pieces[:-1]
         assert len(links.split()) == len(alignment.target_pieces) - 1
+
+
+@pytest.mark.parametrize("command", ["score", "align"])
+def test_tabs_in_pieces_are_no_columns(
+    untraced, trained, monkeypatch, tmp_path, command
+):
+    translator = kt.Translator.load(trained.folder)
+    pieces = translator.tokenizer.pieces
+    for token_id in translator.tokenizer.encode("the cat"):
+        pieces[token_id] = "\t\r"
+    monkeypatch.setattr(
+        {"score": score_command, "align": align_command}[command],
+        "load",
+        lambda *_: translator,
+    )
+    file = tmp_path / "text"
+    file.write_text("the cat\n")
+    option = {"score": "--tokens", "align": "--pieces"}[command]
+    result = run(command, trained.folder, file, file, option)
+    num_pieces = len(translator.tokenizer.encode("the cat"))
+    columns = {"score": num_pieces + 2, "align": 3}[command]
+    assert len(result.output.split("\t")) == columns
+    assert "\r" not in result.output
 
 
 def test_a_line_that_is_too_long_to_be_scored_is_named(trained, tmp_path):

@@ -415,14 +415,14 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path):
         with pytest.raises(ValueError, match="other.* is damaged: "):
             kt.Translator.from_marian(other)
     # Or what libyaml says by itself, from 0.2.6 on.
-    deep = "(.* Received: more than 20 levels|.*maximum nesting depth.*)"
+    deep = "more than 20 levels|maximum nesting depth"
     for content, found in (
-        (f"models:\n- &a0 [x]\n{lists}", r"\*a0"),
+        (f"models:\n- &a0 [x]\n{lists}", r": \*a0"),
         ("[" * 100_000, deep),
         (f"a: {'[' * 100_000}{']' * 100_000}", deep),
     ):
         other.write_text(content)
-        with pytest.raises(ValueError, match=f"other.*: {found}"):
+        with pytest.raises(ValueError, match=f"other.*({found})"):
             kt.Translator.from_marian(other)
     for content in ("3", "- a"):
         other.write_text(content)

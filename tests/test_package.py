@@ -1,5 +1,6 @@
 """What `import keras_transformer` brings, and when."""
 
+import ast
 import importlib.util
 import os
 import pathlib
@@ -35,6 +36,23 @@ def python(code, *arguments, **environment):
 def test_every_public_name_is_there():
     for name in kt.__all__:
         assert getattr(kt, name) is not None
+
+
+def test_editors_find_the_public_names_where_they_are():
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text("utf-8"))
+    found = {
+        alias.asname: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name  # else it is not public
+    }
+    assert found.pop("__version__") == "keras_transformer.version"
+    homes = {**kt._CORE, **kt._OTHERS, **kt._LIGHT}
+    assert found == {
+        name: f"keras_transformer.{home}" for name, home in homes.items()
+    }
+    assert (PACKAGE / "py.typed").exists()
 
 
 def test_public_names_are_sorted_and_unique():
@@ -282,10 +300,42 @@ def test_missing_package_is_named(monkeypatch):
     message = (
         "`keras_transformer.Tokenizer` needs sentencepiece, which is not "
         "installed. `pip install .`, in a checkout of this library, installs "
-        "it."
+        "it; `pip install sentencepiece`, it alone."
     )
     with pytest.raises(ImportError, match=message):
         _ = kt.Tokenizer
+
+
+def test_without_keras_each_name_says_what_it_needs(tmp_path):
+    output = python(
+        "import sys\n"
+        "sys.modules['keras'] = sys.modules['safetensors'] = None\n"
+        "import keras_transformer as kt\n"
+        "from keras_transformer import cli\n"
+        "for name in kt.__all__:\n"
+        "    try:\n"
+        "        getattr(kt, name)\n"
+        "    except ImportError as error:\n"
+        "        print(name, error)\n"
+        "sys.argv = ['keras-transformer', 'translate', sys.argv[1], 'a']\n"
+        "sys.stderr = sys.stdout\n"
+        "try:\n"
+        "    cli.main()\n"
+        "except SystemExit as end:\n"
+        "    print(end.code)",
+        str(tmp_path / "none"),
+    )
+    *lines, of_the_command, code = output.splitlines()
+    light = {"__version__", *kt._LIGHT}
+    assert [line.split()[0] for line in lines] == [
+        name for name in kt.__all__ if name not in light
+    ]
+    for line in lines:
+        name, _ = line.split(maxsplit=1)
+        assert f" `keras_transformer.{name}` needs keras, which is not" in line
+        assert line.endswith("installs it; `pip install keras`, it alone.")
+    assert "No such folder: " in of_the_command
+    assert code == "2"
 
 
 def test_missing_package_that_the_error_does_not_name():

@@ -1079,6 +1079,32 @@ def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
     assert common < every
 
 
+def test_vocabulary_may_keep_text_as_it_is(text, tmp_path):
+    text[0].write_text("”ﬁne！”\n" * 20)
+    found = []
+    for normalization in (None, "identity"):
+        options = new_run(
+            tmp_path, vocabulary_size=30, normalization=normalization
+        ).options
+        (tokenizer,) = new_tokenizers(options, *text)
+        found.append(tokenizer.decode(tokenizer.encode("”ﬁne！”")))
+    assert found == ["”fine!”", "”ﬁne！”"]
+
+
+def test_the_target_may_have_more_pieces_than_the_source(text, tmp_path):
+    sizes = {"vocabulary_size": 30, "separate_vocabularies": True}
+    options = new_run(tmp_path, **sizes, target_vocabulary_size=35).options
+    source, target = new_tokenizers(options, *text)
+    assert (source.vocabulary_size, target.vocabulary_size) == (30, 35)
+    text[1].write_text("".join(map(chr, range(0x4E00, 0x4E40))))
+    message = (
+        "`target_vocabulary_size` must be at least 69 for .*"
+        "Received: target_vocabulary_size=30, 1 lines in .*text.de"
+    )
+    with pytest.raises(ValueError, match=message):
+        new_tokenizers(new_run(tmp_path, **sizes).options, *text)
+
+
 @pytest.mark.parametrize(
     "settings, expected",
     [
@@ -1816,6 +1842,10 @@ def test_vocabularies_of_both_sides_are_taken_from_files(
         ({"tokenizer": "x.model"}, ValueError,
          "`vocabulary_size` must be left out with `tokenizer`, which is not "
          "learned. Received: vocabulary_size=54, tokenizer=x.model"),
+        ({"target_vocabulary_size": 40}, ValueError,
+         "`target_vocabulary_size` needs `separate_vocabularies`. Received: "),
+        ({"normalization": "nfc"}, ValueError,
+         "`normalization` must be one of None, 'nmt_nfkc', "),
         ({**GIVEN, "tokenizer": "x.model", "separate_vocabularies": True},
          ValueError, "`separate_vocabularies` must be left out with"),
         ({"target_tokenizer": "x.model"}, ValueError,

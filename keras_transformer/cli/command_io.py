@@ -61,8 +61,13 @@ def output_lines(result, with_scores: bool = False):
         if isinstance(found, str):
             found, found_scores = [found], [found_scores]
         for text, value in zip(found, found_scores, strict=True):
-            text = _spaced(text, "\n\r\t")
+            text = in_a_column(text)
             yield f"{value:.4f}\t{text}\n"
+
+
+def in_a_column(text: str) -> str:
+    """Text, or a piece, that is one of several columns."""
+    return _spaced(text, "\n\r\t")
 
 
 def _spaced(text, separators):

@@ -34,19 +34,19 @@ GRAPH_PLACE = re.compile(
     r"\s|Graph execution error:|Detected at node |Node: |<stack traces"
 )
 
-# Modules that may be missing, each with the extra that installs it; `None` for
-# those that only a light install, which just translates, lacks.
-EXTRAS = {
-    "keras": None,
-    "rich": None,
-    "sacrebleu": None,
-    "safetensors": None,
-    "tensorflow": None,
-    "tensorflow_text": None,
-    "yaml": None,
-    "jax": "jax",
-    "torch": "marian",
-}
+# Modules that may be missing: backends, and what a light install, which just
+# translates, lacks.
+MAY_BE_MISSING = (
+    "jax",
+    "keras",
+    "rich",
+    "sacrebleu",
+    "safetensors",
+    "tensorflow",
+    "tensorflow_text",
+    "torch",
+    "yaml",
+)
 
 # Commands that need no tensorflow on the backend of JAX.
 WITHOUT_TENSORFLOW = ("translate", "evaluate", "score", "align", "convert")
@@ -89,8 +89,9 @@ def _run_and_report():
     except ModuleNotFoundError as error:
         package, *_ = (error.name or "").split(".")
         # A package that is there may be broken.
-        if package in EXTRAS and not importlib.util.find_spec(package):
-            error = not_installed("This", package, EXTRAS[package])
+        is_known = package in MAY_BE_MISSING
+        if is_known and not importlib.util.find_spec(package):
+            error = not_installed("This", package)
             if package == "tensorflow" and _may_use_jax():
                 error += " Or set KERAS_BACKEND=jax."
         _end_with(error)

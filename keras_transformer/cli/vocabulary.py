@@ -17,6 +17,7 @@ from keras_transformer.system.signals import signals_handled
 from keras_transformer.training_run.options import ByteFallback
 from keras_transformer.training_run.options import CharacterCoverage
 from keras_transformer.training_run.options import ModelType
+from keras_transformer.training_run.options import Normalization
 from keras_transformer.training_run.options import SplitDigits
 from keras_transformer.training_run.options import Symbols
 from keras_transformer.training_run.options import VocabularySize
@@ -39,6 +40,7 @@ def vocabulary(
     byte_fallback: ByteFallback = None,
     split_digits: SplitDigits = None,
     symbols: Symbols = None,
+    normalization: Normalization = None,
     overwrite: Overwrite = False,
 ):
     """Learn a vocabulary, for several trainings or from other text.
@@ -70,6 +72,7 @@ def vocabulary(
                 byte_fallback=byte_fallback,
                 split_digits=split_digits,
                 symbols=symbols,
+                normalization=normalization,
             ),
         )
     write_file(output, tokenizer.model)

@@ -150,7 +150,7 @@ def _torch_arrays(path):
         import torch
     except ModuleNotFoundError as error:
         raise ImportError(
-            not_installed(f"{path}, without {SAFETENSORS},", "torch", "marian")
+            not_installed(f"{path}, without {SAFETENSORS},", "torch")
         ) from error
 
     def array(tensor):

@@ -174,8 +174,8 @@ def _check_tokenizers(translator):
         if not tokenizer.is_fast:
             raise ValueError(
                 "LiteRT splits text in the file with unigram models only, "
-                "without byte fallback, `symbols` or a normalisation other "
-                "than this library's. Received: another tokenizer. Pass "
+                "without byte fallback or `symbols`, whose normalisation makes "
+                "spaces of tabs. Received: another tokenizer. Pass "
                 "`text=False` (`--no-text`); `LiteRTTranslator` takes and "
                 "returns strings all the same."
             )

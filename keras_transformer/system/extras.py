@@ -1,5 +1,15 @@
 """What is not installed, and what installs it."""
 
+# Modules that an extra of `setup.cfg` brings; others, all installs do.
+EXTRAS = {"jax": "jax", "matplotlib": "plot", "torch": "marian"}
+
+# Modules whose package has another name.
+PACKAGES = {
+    "ai_edge_litert": "ai-edge-litert",
+    "tensorflow_text": "tensorflow-text",
+    "yaml": "pyyaml",
+}
+
 
 def not_installed(
     what: str, module: str | None, extra: str | None = None
@@ -10,11 +20,16 @@ def not_installed(
         what: What needs it.
         module: The name of the module; `None` if the error has none, as of
             what keeps modules from being imported.
-        extra: The extra of `setup.cfg` that brings it; none if all installs do.
+        extra: The extra that brings it; by default as `EXTRAS` has it.
     """
     module, *_ = (module or "a module").split(".")
+    package = PACKAGES.get(module, module)
+    extra = extra or EXTRAS.get(module)
     place = "." if extra is None else f"'.[{extra}]'"
-    return (
-        f"{what} needs {module}, which is not installed. `pip install {place}`,"
-        " in a checkout of this library, installs it."
+    message = (
+        f"{what} needs {package}, which is not installed. `pip install "
+        f"{place}`, in a checkout of this library, installs it"
     )
+    if module.isidentifier():  # which "a module" is not
+        message += f"; `pip install {package}`, it alone"
+    return f"{message}."

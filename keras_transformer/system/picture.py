@@ -26,9 +26,7 @@ def check_picture(path) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            not_installed("A picture", "matplotlib", "plot")
-        ) from error
+        raise ImportError(not_installed("A picture", "matplotlib")) from error
     path = os.fsdecode(path)
     ending = os.path.splitext(path)[1].removeprefix(".").lower() or "png"
     formats = Figure().canvas.get_supported_filetypes()

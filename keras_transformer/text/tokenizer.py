@@ -88,6 +88,7 @@ class Tokenizer:
         split_digits: bool = False,
         character_coverage: float = 1.0,
         symbols=(),
+        normalization: str = "nmt_nfkc",
         verbose: int = 1,
     ) -> "Tokenizer":
         """Learns a vocabulary from text.
@@ -114,6 +115,14 @@ class Tokenizer:
                 languages, such as `"<2de>"`, or placeholders. LiteRT files with
                 them need `text=False`; `LiteRTTranslator` takes and returns
                 strings all the same.
+            normalization: SentencePiece's rule for how text is changed before
+                it is split, so that no translation has what it changes.
+                `"nmt_nfkc"` is Unicode's NFKC, which makes ASCII of full-width
+                signs and two characters of the Thai vowel am, with spaces for
+                zero-width characters and tabs; `"nfkc"` is without these
+                spaces, `"nmt_nfkc_cf"` and `"nfkc_cf"` also make lower case,
+                and `"identity"` only joins spaces. With `"nfkc"`, `"nfkc_cf"`
+                and `"identity"` LiteRT files need `text=False`.
             verbose: 0 is silent, 1 shows a progress bar.
 
         Raises:
@@ -136,6 +145,7 @@ class Tokenizer:
                 split_digits=split_digits,
                 character_coverage=character_coverage,
                 symbols=symbols,
+                normalization=normalization,
                 verbose=verbose,
             )
         )

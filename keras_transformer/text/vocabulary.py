@@ -22,6 +22,9 @@ from keras_transformer.text.lines import name_of
 
 MODEL_TYPES = ("unigram", "bpe")
 
+# SentencePiece's rules for how text is changed before it is split.
+NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
+
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # as SentencePiece has them
 
 # The special pieces and one more.
@@ -51,6 +54,7 @@ def learn(
     split_digits: bool,
     character_coverage: float,
     symbols,
+    normalization: str,
     verbose: int,
 ) -> bytes:
     """Learns the SentencePiece model that `Tokenizer.train` describes."""
@@ -62,6 +66,7 @@ def learn(
             f"{vocabulary_size}."
         )
     check_choice(MODEL_TYPES, model_type=model_type)
+    check_choice(NORMALIZATIONS, normalization=normalization)
     check_flag(byte_fallback=byte_fallback, split_digits=split_digits)
     check_number(character_coverage=character_coverage)
     if not LEAST_COVERAGE <= character_coverage <= 1:
@@ -84,6 +89,7 @@ def learn(
             split_digits=split_digits,
             character_coverage=character_coverage,
             user_defined_symbols=symbols,
+            normalization_rule_name=normalization,
             pad_id=PAD_TOKEN_ID,
             unk_id=UNKNOWN_TOKEN_ID,
             bos_id=START_TOKEN_ID,

@@ -71,7 +71,7 @@ class Fitting:
         if checkpoint.tensors:
             self._assign(checkpoint)
         if not can_draw() and self.distribution.is_chief:
-            lack = not_installed(CURVES, "matplotlib", "plot")
+            lack = not_installed(CURVES, "matplotlib")
             print(lack, file=sys.stderr)
         with Interrupt(self.distribution.num_processes > 1) as interrupt:
             progress = BatchProgress(

@@ -26,7 +26,8 @@ of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 VocabularySize = Annotated[
     int | None,
     of_vocabulary(
-        help="Pieces in the vocabulary that both sides share; 8000 by default."
+        help="Pieces in the vocabulary, which both sides share unless there "
+        "are two; 8000 by default."
     ),
 ]
 ModelType = Annotated[
@@ -57,6 +58,15 @@ Symbols = Annotated[
     of_vocabulary(
         help="Pieces that are never split, such as names of languages, "
         'separated by commas: "<2de>,<2fr>".'
+    ),
+]
+Normalization = Annotated[
+    Literal["nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity"] | None,
+    of_vocabulary(
+        help="SentencePiece's rule for how text is changed before it is split, "
+        "which no translation undoes; nmt_nfkc by default. identity keeps "
+        "full-width signs and zero-width characters, as Chinese, Japanese, "
+        "Thai, Persian or Khmer may need."
     ),
 ]
 
@@ -97,7 +107,9 @@ OF_A_VOCABULARY = (
     "byte_fallback",
     "split_digits",
     "symbols",
+    "normalization",
     "separate_vocabularies",
+    "target_vocabulary_size",
 )
 # Options that override the preset's.
 SIZES = (
@@ -195,12 +207,20 @@ class TrainingOptions:
     byte_fallback: ByteFallback = None
     split_digits: SplitDigits = None
     symbols: Symbols = None
+    normalization: Normalization = None
     separate_vocabularies: Annotated[
         bool | None,
         of_vocabulary(
             "--separate-vocabularies",
             help="Learn one vocabulary per side instead, for languages that "
             "share few letters.",
+        ),
+    ] = None
+    target_vocabulary_size: Annotated[
+        int | None,
+        of_vocabulary(
+            help="Pieces of the target's vocabulary with "
+            "--separate-vocabularies; as many as the source's by default."
         ),
     ] = None
     tokenizer: Annotated[

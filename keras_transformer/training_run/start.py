@@ -119,16 +119,21 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
             for path in (options.tokenizer, options.target_tokenizer)
             if path
         ]
-    texts = [[source, target]]
-    if options.separate_vocabularies:
-        texts = [[source], [target]]
-    chosen = vocabulary_arguments(
-        **{
-            name: getattr(options, name)
-            for name in OF_A_VOCABULARY
-            if name != "separate_vocabularies"
-        }
-    )
+    chosen = {name: getattr(options, name) for name in OF_A_VOCABULARY}
+    is_separate = chosen.pop("separate_vocabularies")
+    target_size = chosen.pop("target_vocabulary_size")
+    chosen = vocabulary_arguments(**chosen)
     # SentencePiece would make Ctrl-C wait, and nothing is written yet.
     with signals_handled(signal.SIG_DFL, signal.SIGINT):
-        return [Tokenizer.train(text, **chosen) for text in texts]
+        if not is_separate:
+            return [Tokenizer.train([source, target], **chosen)]
+        tokenizers = [Tokenizer.train([source], **chosen)]
+        if target_size is not None:
+            chosen["vocabulary_size"] = target_size
+        try:
+            return [*tokenizers, Tokenizer.train([target], **chosen)]
+        except ValueError as error:
+            message = str(error).replace(
+                "vocabulary_size", "target_vocabulary_size"
+            )
+            raise ValueError(message) from error

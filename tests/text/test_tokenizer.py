@@ -13,6 +13,7 @@ import tensorflow as tf
 from hypothesis import strategies
 
 import keras_transformer as kt
+from keras_transformer.text import sentencepiece_model
 from keras_transformer.text import vocabulary
 
 KINDS = [
@@ -554,6 +555,77 @@ def test_character_coverage_leaves_out_rare_characters(lines):
     )
     assert most.unknown_token_id in most.encode("漢")
     assert most.unknown_token_id not in most.encode("museum")
+
+
+# What NFKC changes: zero-width characters, a vowel, full-width signs.
+SCRIPTS = [
+    "می\u200cخواهم به خانه\u200cام بروم",
+    "น้ำ ดื่ม",
+    "你好，世界！",
+    "ペンですか？",
+    "ខ្ញុំ\u200bទៅ",
+]
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_text_may_be_kept_as_it_is(model_type):
+    options = {"model_type": model_type, "verbose": 0}
+    changed, kept = (
+        kt.Tokenizer.train(iter(SCRIPTS * 9), 44, **options, **more)
+        for more in ({}, {"normalization": "identity"})
+    )
+    ids = kept.encode(SCRIPTS)
+    assert kept.decode(ids) == SCRIPTS
+    assert kept.encode_tensor(SCRIPTS).to_list() == ids
+    found = kept.decode_tensor(tf.ragged.constant(ids)).numpy()
+    assert [text.decode() for text in found] == SCRIPTS
+    for text, other in zip(
+        SCRIPTS, changed.decode(changed.encode(SCRIPTS)), strict=True
+    ):
+        assert text != other
+
+
+def test_case_may_be_folded(lines):
+    tokenizer = kt.Tokenizer.train(
+        lines, 200, normalization="nmt_nfkc_cf", verbose=0
+    )
+    assert tokenizer.encode("MUSEUM") == tokenizer.encode("museum")
+
+
+def test_normalization_must_be_known(lines):
+    message = (
+        "`normalization` must be one of 'nmt_nfkc', .*: normalization='nfc'"
+    )
+    with pytest.raises(ValueError, match=message):
+        kt.Tokenizer.train(lines, normalization="nfc", verbose=0)
+
+
+@pytest.mark.parametrize("normalization", ["identity", "nmt_nfkc"])
+@pytest.mark.parametrize("add_dummy_prefix", [True, False])
+def test_spaces_that_a_vocabulary_keeps_are_joined_alike(
+    normalization, add_dummy_prefix
+):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["  a b  c"] * 20),
+        model_writer=model,
+        vocab_size=12,
+        hard_vocab_limit=False,
+        normalization_rule_name=normalization,
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=add_dummy_prefix,
+        minloglevel=2,
+    )
+    tokenizer = kt.Tokenizer(
+        sentencepiece_model.with_our_special_ids(model.getvalue())
+    )
+    rows = [
+        *tokenizer.encode(["  a b", "   a", "a  b", " ", "    c "]),
+        *np.random.default_rng(0).integers(4, 9, (50, 5)).tolist(),
+    ]
+    rows = [row for row in rows if row]
+    found = tokenizer.decode_tensor(tf.ragged.constant(rows)).numpy()
+    assert [text.decode() for text in found] == tokenizer.decode(rows)
 
 
 def test_saved_and_loaded_tokenizer_is_the_same(trained, tmp_path):
