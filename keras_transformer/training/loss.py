@@ -1,5 +1,7 @@
 """Cross-entropy with label smoothing, section 5.4."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -375,9 +377,12 @@ def _with_labels(gradient, ids, values):
         )
         return ops.where(is_label, ops.expand_dims(values, -1), gradient)
     rows = _rows(gradient)  # (B T, V)
-    # Int64: TensorFlow counts entries of all rows in the dtype of the indices.
-    ids = ops.cast(ops.reshape(ids, (-1, 1)), "int64")
-    index = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype="int64"), 1)
+    # TensorFlow counts entries of all rows in the dtype of the indices; its
+    # `vectorized_map` converts int32 alone.
+    is_few = None not in rows.shape and math.prod(rows.shape) < 2**31
+    dtype = "int32" if is_few else "int64"
+    ids = ops.cast(ops.reshape(ids, (-1, 1)), dtype)
+    index = ops.expand_dims(ops.arange(ops.shape(ids)[0], dtype=dtype), 1)
     rows = ops.scatter_update(
         rows, ops.concatenate([index, ids], axis=1), ops.reshape(values, (-1,))
     )

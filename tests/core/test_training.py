@@ -860,6 +860,36 @@ def test_metrics_of_keras_weigh_sentences(rows):
         )
 
 
+def test_each_sentence_may_have_a_gradient_of_its_own():
+    """By vectorisation, as for differential privacy."""
+    loss = kt.LabelSmoothedCrossentropy(0.1)
+    logits = random_logits()
+
+    def of_one(logits, labels):
+        return loss(labels[None], logits[None])
+
+    if keras.backend.backend() == "tensorflow":
+        tf = pytest.importorskip("tensorflow")
+
+        def gradient_of_one(example):
+            with tf.GradientTape() as tape:
+                tape.watch(example[0])
+                value = of_one(*example)
+            return tape.gradient(value, example[0])
+
+        found = tf.vectorized_map(
+            gradient_of_one,
+            (tf.constant(logits), tf.constant(LABELS)),
+            fallback_to_while_loop=False,
+        )
+    else:
+        jax = pytest.importorskip("jax")
+        found = jax.vmap(jax.grad(of_one))(logits, LABELS)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = (shares - 0.9 * np.eye(V)[LABELS] - 0.1 / V) / LABELS.shape[1]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_attention_to_one_token_has_gradients():
     """They are 0, and Keras warns of those that do not exist."""
     model = kt.Transformer(V, 1, num_heads=2, hidden_dim=8, intermediate_dim=8)
