@@ -12,7 +12,7 @@ import wrapt
 from keras_transformer.system.extras import not_installed
 from keras_transformer.version import __version__ as __version__
 
-# Where each is; `__init__.pyi` says the same to type checkers and editors.
+# Where each is. `__init__.pyi` says the same to type checkers and editors.
 _CORE = {
     "Adam": "training",
     "BeamSearch": "search",

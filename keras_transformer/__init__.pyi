@@ -1,4 +1,4 @@
-"""The public names for type checkers and editors, which import nothing."""
+"""The public names, for type checkers and editors: they run no code."""
 
 from keras_transformer.attention import MultiHeadAttention as MultiHeadAttention
 from keras_transformer.bleu import CorpusScores as CorpusScores

@@ -124,8 +124,7 @@ class MultiHeadAttention(Layer):
         ValueError: If a size is not positive, `num_heads` does not divide
             `hidden_dim` where `key_dim` is not given, `dropout` is not in
             `[0, 1)`, a tensor does not have three axes, or a mask has the
-            wrong shape, or numbers other than 0 and 1, which cannot be seen in
-            a graph.
+            wrong shape or, outside of a graph, numbers other than 0 and 1.
 
     Example:
     >>> layer = MultiHeadAttention(num_heads=2, hidden_dim=8)

@@ -250,9 +250,7 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
 
 def check_token_ids(name: str, token_ids) -> tuple[int, ...]:
     """Returns a sequence of ids as a tuple, or raises."""
-    if isinstance(token_ids, (str, bytes)) or not hasattr(
-        token_ids, "__iter__"
-    ):
+    if not _is_iterable(token_ids):
         raise TypeError(
             f"`{name}` must be a sequence of ids. Received: {name}="
             f"{token_ids!r}."
@@ -265,19 +263,25 @@ def check_token_ids(name: str, token_ids) -> tuple[int, ...]:
 
 def check_token_sequences(name: str, sequences) -> tuple[tuple[int, ...], ...]:
     """Returns sequences of ids, none of them empty, as tuples, or raises."""
-    is_sequence = hasattr(sequences, "__iter__")
-    if isinstance(sequences, (str, bytes)) or not is_sequence:
+    if not _is_iterable(sequences):
         raise TypeError(
             f"`{name}` must be a sequence of sequences of ids. Received: "
             f"{name}={sequences!r}."
         )
-    checked = tuple(check_token_ids(name, ids) for ids in sequences)
-    if () in checked:
-        raise ValueError(
-            f"`{name}` must not have an empty sequence. Received: {name}="
-            f"{sequences!r}."
-        )
-    return checked
+    checked = []
+    for index, ids in enumerate(sequences):
+        if not _is_iterable(ids):
+            raise TypeError(
+                f"`{name}` must be a sequence of sequences of ids. Received: "
+                f"{ids!r} in place of one."
+            )
+        checked.append(check_token_ids(f"{name}[{index}]", ids))
+        if not checked[-1]:
+            raise ValueError(
+                f"`{name}` must not have an empty sequence. Received: one at "
+                f"{index}."
+            )
+    return tuple(checked)
 
 
 def check_ids_in_range(name: str, ids, vocabulary_size: int):
@@ -381,3 +385,8 @@ def _check_fits_int64(**sizes: int):
     """Raises unless every named size is an integer that backends hold."""
     check_integer(**sizes)
     _check_each(sizes, lambda size: size < 2**63, "be less than 2^63")
+
+
+def _is_iterable(x):
+    """Whether it has items that are no characters or bytes."""
+    return hasattr(x, "__iter__") and not isinstance(x, (str, bytes))

@@ -90,7 +90,8 @@ class DecoderLayer(Layer):
             but not `attend_in_step`.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `activation` none that `FeedForward` takes, `inputs`
-            not `D` wide, `encoded` `None`, or a mask has the wrong shape.
+            not `D` wide, `encoded` `None` or without three axes, or a mask has
+            the wrong shape or, outside of a graph, numbers other than 0 and 1.
 
     Example:
     >>> layer = DecoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)

@@ -78,7 +78,8 @@ class EncoderLayer(Layer):
             does not name `training`.
         ValueError: If a size is not positive or does not divide, a share not
             in `[0, 1)`, `activation` none that `FeedForward` takes, `inputs`
-            not `D` wide, or a mask has the wrong shape.
+            not `D` wide, or a mask has the wrong shape or, outside of a graph,
+            numbers other than 0 and 1.
 
     Example:
     >>> layer = EncoderLayer(num_heads=2, hidden_dim=8, intermediate_dim=32)

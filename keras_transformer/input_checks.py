@@ -207,7 +207,9 @@ def check_pairs(inputs):
     sources, targets = inputs["source_ids"], inputs["target_ids"]
     check_axes("source_ids", sources, (2,), "(B, S)")
     check_axes("target_ids", targets, (2,), "(B, T)")
-    rows = {sources.shape[0], targets.shape[0]} - {None}
+    sizes = sources.shape[0], targets.shape[0]
+    # Not those of a program that is being traced.
+    rows = {size for size in sizes if isinstance(size, int)}
     if len(rows) > 1:
         raise ValueError(
             "'source_ids' and 'target_ids' must have the same number of rows. "

@@ -1,6 +1,5 @@
 """How long sources and targets may be, in tokens, without a backend."""
 
-from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_not_negative
 from keras_transformer.checks import check_positive
 
@@ -54,10 +53,9 @@ def rows_to_translate(rows, limit: int, truncate: bool):
     Args:
         rows: Lists of ids.
         limit: Most ids of a row.
-        truncate: Whether to leave out what longer rows have before their end
-            token; by default they are an error.
+        truncate: Whether to keep only the first ids of a longer row, and its
+            end token; otherwise it is an error.
     """
-    check_flag(truncate=truncate)
     if truncate:
         return [
             row if len(row) <= limit else [*row[: limit - 1], row[-1]]

@@ -64,24 +64,28 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
 
 
 def _as_bool(name, mask):
-    """A mask as bools; raises `ValueError` for one that is added to scores.
+    """A mask as bools; raises `ValueError` unless of bools, or of 0 and 1.
 
-    Such a mask has 0 where `True` should be. In a graph its values are unknown.
+    A mask that is added to scores has 0 where `True` should be. In a graph the
+    values are unknown.
     """
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if dtype != "bool":
         try:
             values = np.asarray(mask)
-        # TensorFlow's and JAX's errors for a tensor of a graph, and PyTorch's
-        # for one of a GPU: its values cannot be read here.
-        except (NotImplementedError, TypeError):
+        # TensorFlow's and JAX's errors for a tensor of a graph, JAX's for one
+        # of several processes, and PyTorch's for one of a GPU or with a
+        # gradient: its values cannot be read here.
+        except (NotImplementedError, RuntimeError, TypeError):
             values = np.zeros(0)
         others = values[(values != 0) & (values != 1)]
         if len(others):
+            advice = "Of ids or counts, pass `ids != 0`."
+            if np.any(others < 0):
+                advice = "Of a mask that is added to scores, pass `mask == 0`."
             raise ValueError(
                 f"`{name}` must be True where a key may be attended to. "
-                f"Received: {name} of {dtype} with {others[0]}. Of a mask that "
-                "is added to scores, pass `mask == 0`."
+                f"Received: {name} of {dtype} with {others[0]}. {advice}"
             )
     return ops.cast(mask, "bool")
 

@@ -66,9 +66,11 @@ class Joiner:
     def __init__(self, processor, is_fast: bool):
         self._processor = processor
         self._spellings = None
-        space = processor.PieceToId(SPACE)
-        keeps_spaces = processor.Decode([space, space]) == " "
-        self._left_out = {space} if keeps_spaces else set()
+        # The pieces that the older one leaves out: where the newer one leaves
+        # out the first space alone, not all or none.
+        space = processor.PieceToId(SPACE)  # unknown if there is none: " ⁇  ⁇ "
+        keeps_others = processor.Decode([space, space]) == " "
+        self._left_out = (space,) if keeps_others else ()
         if is_fast:
             size = processor.GetPieceSize()
             self._spellings = [*map(self._spelling, range(size))]

@@ -51,7 +51,6 @@ from keras_transformer.tensors.product import add_bias
 from keras_transformer.tensors.product import join_logits
 from keras_transformer.tensors.product import offered_products
 from keras_transformer.tensors.rows import split_rows
-from keras_transformer.token_weights import spread_over_tokens
 from keras_transformer.token_weights import token_weights
 
 # Base and big are the paper's, Table 3; tiny is that of Wu et al., 2021
@@ -499,13 +498,14 @@ class Transformer(Freezable, keras.Model):
             return super().compute_loss(*arguments)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Like `keras.Model.compute_metrics`; weighs tokens, as the loss does.
+        """Like `keras.Model.compute_metrics`, with the weights of the loss.
 
-        Keras's own metrics would take weights of rows for those of positions,
-        as logits have a mask.
+        So `weighted_metrics` leave padding out. Keras's own would take weights
+        of rows for those of positions, as logits have a mask.
         """
-        if sample_weight is not None and hasattr(y, "dtype"):
-            sample_weight = spread_over_tokens(sample_weight, y)
+        axes = [len(getattr(each, "shape", ())) for each in (y, y_pred)]
+        if axes == [2, 3]:  # else a subclass has labels of its own
+            sample_weight = token_weights(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def make_train_function(self, force=False):

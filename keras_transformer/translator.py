@@ -177,6 +177,7 @@ class Translator:
         verbose: int = 0,
     ):
         """Translates texts; the class says what the arguments are."""
+        check_flag(truncate=truncate)
         # Read once: another thread may set another.
         search = search_or_greedy(self.search if search is None else search)
         rows = end_sources(self.encode(check_texts("texts", texts)))

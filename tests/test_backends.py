@@ -61,3 +61,17 @@ def test_searches_scores_and_trainings_are_the_same(
     )
     losses = expected["adam"]["loss"]
     assert losses[-1] < losses[0] - 0.05
+
+
+def test_pytorch_finds_the_same_by_itself(run_program):
+    """Second derivatives, and what it alone would take for something else."""
+    pytest.importorskip("torch")
+    process = run_program("differentiate_on_torch", KERAS_BACKEND="torch")
+    pairs = json.loads(process.stdout)
+    assert len(pairs) == 6
+    for found, expected in pairs:
+        keras.tree.map_structure(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+            found,
+            expected,
+        )

@@ -300,7 +300,7 @@ def test_missing_package_is_named(monkeypatch):
     message = (
         "`keras_transformer.Tokenizer` needs sentencepiece, which is not "
         "installed. `pip install .`, in a checkout of this library, installs "
-        "it; `pip install sentencepiece`, it alone."
+        "it, or `pip install sentencepiece` that alone."
     )
     with pytest.raises(ImportError, match=message):
         _ = kt.Tokenizer
@@ -333,7 +333,9 @@ def test_without_keras_each_name_says_what_it_needs(tmp_path):
     for line in lines:
         name, _ = line.split(maxsplit=1)
         assert f" `keras_transformer.{name}` needs keras, which is not" in line
-        assert line.endswith("installs it; `pip install keras`, it alone.")
+        assert line.endswith(
+            "`pip install .`, in a checkout of this library, installs it."
+        )
     assert "No such folder: " in of_the_command
     assert code == "2"
 

@@ -1080,13 +1080,14 @@ def test_vocabulary_may_leave_rare_characters_out(text, tmp_path):
 
 
 def test_vocabulary_may_keep_text_as_it_is(text, tmp_path):
-    text[0].write_text("”ﬁne！”\n" * 20)
+    path = tmp_path / "text.en"
+    path.write_text("”ﬁne！”\n" * 20)
     found = []
     for normalization in (None, "identity"):
         options = new_run(
             tmp_path, vocabulary_size=30, normalization=normalization
         ).options
-        (tokenizer,) = new_tokenizers(options, *text)
+        (tokenizer,) = new_tokenizers(options, path, text[1])
         found.append(tokenizer.decode(tokenizer.encode("”ﬁne！”")))
     assert found == ["”fine!”", "”ﬁne！”"]
 
@@ -1096,13 +1097,14 @@ def test_the_target_may_have_more_pieces_than_the_source(text, tmp_path):
     options = new_run(tmp_path, **sizes, target_vocabulary_size=35).options
     source, target = new_tokenizers(options, *text)
     assert (source.vocabulary_size, target.vocabulary_size) == (30, 35)
-    text[1].write_text("".join(map(chr, range(0x4E00, 0x4E40))))
+    path = tmp_path / "text.zh"
+    path.write_text("".join(map(chr, range(0x4E00, 0x4E40))))
     message = (
-        "`target_vocabulary_size` must be at least 69 for .*"
-        "Received: target_vocabulary_size=30, 1 lines in .*text.de"
+        "`vocabulary_size` must be at least 69 for .* Received: .*=30, 1 lines "
+        "in .*text.zh. The target may have a size of its own, `target_vocab"
     )
     with pytest.raises(ValueError, match=message):
-        new_tokenizers(new_run(tmp_path, **sizes).options, *text)
+        new_tokenizers(new_run(tmp_path, **sizes).options, text[0], path)
 
 
 @pytest.mark.parametrize(
@@ -1844,6 +1846,10 @@ def test_vocabularies_of_both_sides_are_taken_from_files(
          "learned. Received: vocabulary_size=54, tokenizer=x.model"),
         ({"target_vocabulary_size": 40}, ValueError,
          "`target_vocabulary_size` needs `separate_vocabularies`. Received: "),
+        ({**GIVEN, "tokenizer": "x", "target_vocabulary_size": 40}, ValueError,
+         "`target_vocabulary_size` must be left out with `tokenizer`"),
+        ({"separate_vocabularies": True, "target_vocabulary_size": 0},
+         ValueError, "`target_vocabulary_size` must be at least 1"),
         ({"normalization": "nfc"}, ValueError,
          "`normalization` must be one of None, 'nmt_nfkc', "),
         ({**GIVEN, "tokenizer": "x.model", "separate_vocabularies": True},

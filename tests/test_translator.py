@@ -833,7 +833,9 @@ def test_text_longer_than_the_model_is_refused(other_translator):
     message = r"longer than 90 tokens. Received: text 1 with \d+"
     with pytest.raises(ValueError, match=message) as raised:
         other_translator(texts)
-    assert "Split it into sentences, or pass `truncate=True`." in str(raised)
+    assert "Split it into sentences, or pass `truncate=True`." in str(
+        raised.value
+    )
 
 
 def test_text_longer_than_the_model_may_be_cut(other_translator, tokenizer):

@@ -61,13 +61,15 @@ def output_lines(result, with_scores: bool = False):
         if isinstance(found, str):
             found, found_scores = [found], [found_scores]
         for text, value in zip(found, found_scores, strict=True):
-            text = in_a_column(text)
+            text = _spaced(text, "\n\r\t")
             yield f"{value:.4f}\t{text}\n"
 
 
-def in_a_column(text: str) -> str:
-    """Text, or a piece, that is one of several columns."""
-    return _spaced(text, "\n\r\t")
+def without_spaces(piece: str) -> str:
+    """A piece as it is printed among others, with SentencePiece's own space."""
+    from keras_transformer.pieces import SPACE
+
+    return piece.translate(dict.fromkeys(map(ord, " \t\n\r"), SPACE))
 
 
 def _spaced(text, separators):

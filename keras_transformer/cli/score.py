@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from keras_transformer.cli.command_io import check_pair_lengths
-from keras_transformer.cli.command_io import in_a_column
 from keras_transformer.cli.command_io import load
+from keras_transformer.cli.command_io import without_spaces
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import TranslatorFolder
 from keras_transformer.cli.options import path_argument
@@ -47,7 +47,7 @@ def score(
         if tokens:
             [ids] = end_targets([tokenizer.encode(translation)])
             line += "".join(
-                f"\t{in_a_column(tokenizer.pieces[token_id])} {value:.4f}"
+                f"\t{without_spaces(tokenizer.pieces[token_id])} {value:.4f}"
                 for token_id, value in zip(ids, of_tokens, strict=True)
             )
         print(line)

@@ -18,6 +18,10 @@ IMPOSSIBLE = -1e9
 # Up to this size of n-grams, a graph compares their tokens without a loop.
 MOST_UNROLLED = 8
 
+# In place of ids: what any token is, and what none is.
+ANY_TOKEN = -1
+NO_TOKEN = -2
+
 # How far below the best a forced token counts at most, in nats.
 MOST_COST = 1e2
 
@@ -85,23 +89,22 @@ def block_sequences(logits, target_ids, position, sequences):
         sequences = [ids for ids in sequences if len(ids) <= longest]
     if not sequences:
         return logits
-    last_ids = np.array([ids[-1] for ids in sequences], "int32")  # (M,)
-    is_begun = ops.equal(ops.zeros_like(target_ids[:, :, :1]), 0 * last_ids)
-    for back in range(1, max(map(len, sequences))):
-        place = at_least(position - back, 0)
-        chosen = take(target_ids, place, axis=2)  # (B, W)
-        chosen = ops.where(ops.less(position, back), -1, chosen)
-        # Anything may precede the first id of a sequence.
-        is_shorter = np.array([len(ids) <= back for ids in sequences])
-        needed = [0 if len(x) <= back else x[-1 - back] for x in sequences]
-        is_begun = ops.logical_and(
-            is_begun,
-            ops.logical_or(
-                ops.equal(ops.expand_dims(chosen, 2), np.int32(needed)),
-                is_shorter,
-            ),
-        )
-    blocked = ops.where(is_begun, last_ids, PAD_TOKEN_ID)  # (B, W, M)
+    longest = max(map(len, sequences))
+    # Right-aligned; anything may be before the first id of a shorter one.
+    table = np.full((len(sequences), longest), ANY_TOKEN, "int32")
+    for row, ids in zip(table, sequences, strict=True):
+        row[longest - len(ids) :] = ids
+    is_begun = True
+    # Unrolled: sequences are those of words, not of thousands of ids.
+    for back in range(1, longest):
+        before = take(target_ids, at_least(position - back, 0), axis=2)
+        before = ops.where(ops.less(position, back), NO_TOKEN, before)
+        before = ops.expand_dims(before, 2)  # (B, W, 1)
+        needed = table[:, -1 - back]  # (M,)
+        same = ops.logical_or(ops.equal(before, needed), needed == ANY_TOKEN)
+        is_begun = ops.logical_and(is_begun, same)  # (B, W, M)
+    last_ids = ops.zeros_like(target_ids[:, :, :1]) + table[:, -1]
+    blocked = ops.where(is_begun, last_ids, PAD_TOKEN_ID)
     return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
 
 

@@ -262,13 +262,13 @@ class Search(abc.ABC):
             ValueError: If a forbidden token is not in the vocabulary.
         """
         size = logits.shape[-1]
-        self.check_vocabulary(size)
         x = logits
         if self.repetition_penalty != 1:
             x = scale_used(x, target_ids, self.repetition_penalty)
         if self.no_repeat_ngram_size:
             x = block_ngrams(x, target_ids, position, self.no_repeat_ngram_size)
         if self.forbidden_sequences:
+            self.check_vocabulary(size)
             x = block_sequences(
                 x, target_ids, position, self.forbidden_sequences
             )
@@ -283,6 +283,7 @@ class Search(abc.ABC):
     def _forbidden(self, size, position, problem):
         """What to add to the logits for tokens that may not follow."""
         never = [*problem.forbidden_token_ids, *self.forbidden_token_ids]
+        check_ids_in_range("forbidden_token_ids", never, size)
         bias = np.zeros(size, "float32")
         bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)

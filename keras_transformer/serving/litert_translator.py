@@ -138,7 +138,7 @@ class LiteRTTranslator:
         verbose: int = 0,
     ):
         """Translates texts; the class says what the arguments are."""
-        check_flag(return_scores=return_scores)
+        check_flag(return_scores=return_scores, truncate=truncate)
         rows = end_sources(self.encode(check_texts("texts", texts)))
         rows = rows_to_translate(rows, self.longest_source, truncate)
         least_length = self.longest_source if self._is_fixed else 1

@@ -6,9 +6,14 @@ EXTRAS = {"jax": "jax", "matplotlib": "plot", "torch": "marian"}
 # Modules whose package has another name.
 PACKAGES = {
     "ai_edge_litert": "ai-edge-litert",
+    "google": "protobuf",
     "tensorflow_text": "tensorflow-text",
     "yaml": "pyyaml",
 }
+
+# Modules that a light install may add by themselves: of any version, and
+# without others of the library's.
+ALONE = ("ai_edge_litert", "numpy", "rich", "sacrebleu", "sentencepiece")
 
 
 def not_installed(
@@ -26,10 +31,9 @@ def not_installed(
     package = PACKAGES.get(module, module)
     extra = extra or EXTRAS.get(module)
     place = "." if extra is None else f"'.[{extra}]'"
-    message = (
+    alone = f", or `pip install {package}` that alone"
+    return (
         f"{what} needs {package}, which is not installed. `pip install "
         f"{place}`, in a checkout of this library, installs it"
+        f"{alone if module in ALONE else ''}."
     )
-    if module.isidentifier():  # which "a module" is not
-        message += f"; `pip install {package}`, it alone"
-    return f"{message}."

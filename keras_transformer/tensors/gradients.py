@@ -8,7 +8,9 @@ def custom_gradient(function):
     """Gives a function its gradient, on every backend.
 
     Like `ops.custom_gradient`. On torch, that also passes the arguments on to
-    the gradient, and by name the gradient of what the function returned.
+    the gradient, and by name the gradient of what the function returned; and
+    what the function has computed is a constant to a second derivative, for
+    which it is therefore computed again.
 
     Args:
         function: Function of tensors to their result, and to a function of the
@@ -19,6 +21,15 @@ def custom_gradient(function):
 
     def with_gradient_of_torch(*args):
         outputs, gradient = function(*args)
-        return outputs, lambda *_, upstream: gradient(upstream)
+
+        def gradient_of_torch(*args, upstream):
+            if not is_differentiated():
+                return gradient(upstream)
+            _, differentiable = function(*args)
+            return differentiable(upstream)
+
+        return outputs, gradient_of_torch
+
+    from torch import is_grad_enabled as is_differentiated
 
     return ops.custom_gradient(with_gradient_of_torch)

@@ -44,7 +44,17 @@ def pick(x, places):
     if keras.backend.backend() == "tensorflow":
         last = len(places.shape)
         return gather(x, places, axis=last, batch_dims=last)
-    places = ops.expand_dims(_from_start(places, x.shape[-1]), -1)
+    size = x.shape[-1]
+    if keras.backend.backend() == "torch":
+        # From one row, as its `take_along_dim` takes places modulo the size:
+        # one that is not there is past the end, which is an error.
+        flat = ops.reshape(x, (-1,))
+        of_flat = ops.cast(ops.reshape(places, (-1,)), "int64")
+        is_there = ops.logical_and(of_flat >= 0, of_flat < size)
+        first = ops.arange(len(of_flat), dtype="int64") * size
+        of_flat = ops.where(is_there, of_flat + first, len(flat))
+        return ops.reshape(ops.take(flat, of_flat), ops.shape(places))
+    places = ops.expand_dims(_from_start(places, size), -1)
     return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
 
 
@@ -87,7 +97,8 @@ def write_slice(x, position, update):
     start = (0, 0, position, 0)[: len(x.shape)]
     if keras.backend.backend() == "jax":  # 0 may be int64 there
         start = [ops.cast(place, "int32") for place in start]
-    return ops.slice_update(x, start, update)
+    # PyTorch casts nothing, and Keras's products of float64 are float32 there.
+    return ops.slice_update(x, start, ops.cast(update, x.dtype))
 
 
 def largest(x, k):

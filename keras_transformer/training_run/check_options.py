@@ -156,12 +156,6 @@ def _check_tokenizers(options):
             "`segmentations` must be 1 with `model_type` bpe, whose pieces are "
             f"not drawn. Received: segmentations={options.segmentations}."
         )
-    size = options.target_vocabulary_size
-    if size is not None and not options.separate_vocabularies:
-        raise ValueError(
-            "`target_vocabulary_size` needs `separate_vocabularies`. Received: "
-            f"target_vocabulary_size={size}, and one vocabulary for both sides."
-        )
     if options.tokenizer:
         _check_left_out(
             options, OF_A_VOCABULARY, "tokenizer", "which is not learned"
@@ -171,6 +165,15 @@ def _check_tokenizers(options):
             "`target_tokenizer` needs `tokenizer`, the one of the source. "
             f"Received: target_tokenizer={options.target_tokenizer}."
         )
+    size = options.target_vocabulary_size
+    if size is not None:
+        check_positive(target_vocabulary_size=size)
+        if not options.separate_vocabularies:
+            raise ValueError(
+                "`target_vocabulary_size` needs `separate_vocabularies`. "
+                f"Received: target_vocabulary_size={size}, and one vocabulary "
+                "for both sides."
+            )
 
 
 def _check_left_out(options, names, other, reason):

@@ -66,7 +66,7 @@ Normalization = Annotated[
         help="SentencePiece's rule for how text is changed before it is split, "
         "which no translation undoes; nmt_nfkc by default. identity keeps "
         "full-width signs and zero-width characters, as Chinese, Japanese, "
-        "Thai, Persian or Khmer may need."
+        "Thai, Persian or Khmer may need; those with _cf make lower case."
     ),
 ]
 
@@ -76,6 +76,7 @@ DEFAULTS = {
     "normalize_first": False,
     "vocabulary_size": 8000,
     "model_type": "unigram",
+    "normalization": "nmt_nfkc",
     "byte_fallback": False,
     "split_digits": False,
     "separate_vocabularies": False,

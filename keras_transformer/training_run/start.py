@@ -133,7 +133,9 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
         try:
             return [*tokenizers, Tokenizer.train([target], **chosen)]
         except ValueError as error:
-            message = str(error).replace(
-                "vocabulary_size", "target_vocabulary_size"
-            )
-            raise ValueError(message) from error
+            if not str(error).startswith("`vocabulary_size`"):
+                raise
+            raise ValueError(
+                f"{error} The target may have a size of its own, "
+                "`target_vocabulary_size`."
+            ) from error

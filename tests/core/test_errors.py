@@ -937,8 +937,9 @@ def test_masks_must_be_tensors():
         (2, "int8"),
     ],
 )
-def test_masks_to_add_to_scores_are_refused(forbidden, dtype):
-    """They are 0 where a key may be attended to, which is False."""
+def test_masks_of_other_numbers_are_refused(forbidden, dtype):
+    """Those to add to scores are 0, so False, where a key is visible."""
+    advice = "pass `ids != 0`" if forbidden > 0 else "pass `mask == 0`"
     layer = kt.MultiHeadAttention(2, 8)
     x = np.ones((1, 3, 8), "float32")
     mask = np.array([[0, 0, forbidden]], dtype)
@@ -949,10 +950,13 @@ def test_masks_to_add_to_scores_are_refused(forbidden, dtype):
     ):
         with raises(
             ValueError, f"`{name}` must be True where a key may be attended to."
-        ):
+        ) as raised:
             layer(x, x, **{name: given})
+        assert advice in str(raised.value)
     encoder, decoder = kt.EncoderLayer(2, 8, 16), kt.DecoderLayer(2, 8, 16)
+    stack = kt.Encoder(1, 2, 8, 16)
     for name, call in (
+        ("padding_mask", lambda **masks: stack(x, **masks)),
         ("padding_mask", lambda **masks: encoder(x, **masks)),
         ("padding_mask", lambda **masks: decoder(x, x, **masks)),
         ("encoded_mask", lambda **masks: decoder(x, x, **masks)),

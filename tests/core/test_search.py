@@ -749,21 +749,29 @@ def test_full_width_is_exhaustive_without_forbidden_sequences():
 
 @each_search
 def test_a_prefix_may_contain_what_is_forbidden(make):
-    target_ids, _, _ = run(
-        make(forbidden_sequences=[(5, 4), (4, 1), (1,)]),
-        table_step(table_of(6, seed=7)),
-        [START],
-        [6],
-        prefix_ids=ops.array([[5, 4, 0, 0, 0, 0]]),
-    )
-    assert (target_ids[0, :, :2] == [5, 4]).all()
-    assert not (target_ids == 1).any()
+    table = table_of(6, seed=7)
+    table[2, 4] += [0, 9, 0, 0, 0, 0]  # behind the prefix, 1 is far ahead
+
+    def found(sequences):
+        target_ids, _, _ = run(
+            make(forbidden_sequences=sequences),
+            table_step(table),
+            [START],
+            [6],
+            prefix_ids=ops.array([[5, 4, 0, 0, 0, 0]]),
+        )
+        assert (target_ids[0, :, :2] == [5, 4]).all()
+        return target_ids[0, :, 2].tolist()
+
+    assert set(found([(5, 4)])) == {1}
+    assert 1 not in found([(5, 4), (4, 1)])
 
 
-def test_where_a_sequence_is_forbidden_there_may_be_no_target():
-    search = kt.GreedySearch(forbidden_sequences=[[1], [END], [4], [5]])
+@each_search
+def test_where_a_sequence_is_forbidden_there_may_be_no_target(make):
+    search = make(forbidden_sequences=[[1], [END], [4], [5]])
     target_ids, scores, _ = run(search, table_step(table_of(2)), [START], [2])
-    assert not target_ids.any() and scores == -np.inf
+    assert not target_ids.any() and (scores == -np.inf).all()
 
 
 def test_ngrams_longer_than_a_target_block_nothing():
@@ -1041,22 +1049,24 @@ def test_log_normalizer_makes_probabilities():
         (
             lambda: kt.BeamSearch(forbidden_sequences=[4, 5]),
             TypeError,
-            "`forbidden_sequences` must be a sequence of ids. Received: .*=4",
+            "`forbidden_sequences` must be a sequence of sequences of ids. "
+            "Received: 4 in place of one",
         ),
         (
             lambda: kt.Sampling(forbidden_sequences=["ab"]),
             TypeError,
-            "`forbidden_sequences` must be a sequence of ids. Received: .*'ab'",
+            "sequence of sequences of ids. Received: 'ab' in place of one",
         ),
         (
             lambda: kt.GreedySearch(forbidden_sequences=[[4], []]),
             ValueError,
-            "`forbidden_sequences` must not have an empty sequence",
+            "`forbidden_sequences` must not have an empty sequence. Received: "
+            "one at 1",
         ),
         (
             lambda: kt.GreedySearch(forbidden_sequences=[[4, -1]]),
             ValueError,
-            "`forbidden_sequences` must not be negative",
+            r"`forbidden_sequences\[0\]` must not be negative",
         ),
         (lambda: kt.Sampling(0.0), ValueError, "`temperature` must be greater"),
         (

@@ -848,16 +848,26 @@ def test_metrics_of_keras_weigh_sentences(rows):
     )
     weights = np.ones(rows, "float32")
     weights[0] = 3.0
-    for given in (weights, np.repeat(weights[:, None], 3, axis=1)):
+    name = "sparse_categorical_accuracy"
+    right = 3 * (rows - 1)
+    for given, expected in (
+        (weights, right / (right + 3 * 2)),
+        (np.repeat(weights[:, None], 3, axis=1), right / (right + 3 * 2)),
+        (None, right / (right + 2)),
+    ):
         found = model.evaluate(
             inputs, labels, sample_weight=given, return_dict=True, verbose=0
         )
-        right = 3.0 * (rows - 1)
-        np.testing.assert_allclose(
-            found["sparse_categorical_accuracy"],
-            right / (right + 3.0 * 2),
-            rtol=1e-6,
-        )
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6)
+    # A rate of 0, so that nothing is learned.
+    model.optimizer = keras.optimizers.SGD(0.0)
+    labels[0, 2] = 0  # of padding
+    history = model.fit(
+        inputs, labels, sample_weight=weights, shuffle=False, verbose=0
+    ).history
+    np.testing.assert_allclose(
+        history[name], [right / (right + 3 * 2)], rtol=1e-6
+    )
 
 
 def test_each_sentence_may_have_a_gradient_of_its_own():
