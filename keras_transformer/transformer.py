@@ -840,7 +840,8 @@ class Transformer(Freezable, keras.Model):
         """Trains like `keras.Model.fit`, after checking the ids.
 
         Of arrays all ids are checked, of a `tf.data.Dataset` the first batch,
-        for training and for validation. In a later batch, or in a dataset that
+        for training and for validation; of a PyTorch `DataLoader`, or another
+        iterable, none. In a later batch, or in a dataset that
         `tf.distribute` has distributed, TensorFlow finds an id outside the
         vocabulary on a CPU; if compiled with XLA or on another device, nothing
         does. Labels that equal the targets, which are not shifted, are a

@@ -1209,7 +1209,9 @@ def test_every_option_reaches_the_search(trained, monkeypatch, kind, options):
         **options,
         "forbidden_token_ids": [kt.Tokenizer.unknown_token_id],
     }
-    assert found.get_config() == expected
+    config = found.get_config()
+    assert config.pop("forbidden_sequences") == []  # for Python alone
+    assert config == expected
     defaults = kind().get_config()
     assert not [name for name in expected if expected[name] == defaults[name]]
 

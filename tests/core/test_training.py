@@ -198,16 +198,23 @@ def test_loss_of_half_precision_logits_is_float32(dtype):
 
 
 @tensorflow_only
-def test_entries_of_logits_are_counted_in_64_bits():
-    """There may be more than 2^31; TensorFlow counts in the indices' dtype."""
+def test_entries_of_logits_are_counted_in_enough_bits():
+    """TensorFlow counts in the indices' dtype; there may be more than 2^31.
+
+    Where there are fewer, `vectorized_map` needs 32.
+    """
+    import tensorflow as tf
+
     slope = gradient(lambda z: ops.sum(smoothed_crossentropy(LABELS, z)))
-    graph = traced(slope).get_concrete_function(random_logits()).graph
-    types = {
-        operation.get_attr("Tindices").name
-        for operation in graph.get_operations()
-        if operation.type == "TensorScatterUpdate"
-    }
-    assert types == {"int64"}
+    for shape, expected in (((None, None, V), "int64"), ((B, T, V), "int32")):
+        spec = tf.TensorSpec(shape)
+        graph = traced(slope).get_concrete_function(spec).graph
+        types = {
+            operation.get_attr("Tindices").name
+            for operation in graph.get_operations()
+            if operation.type == "TensorScatterUpdate"
+        }
+        assert types == {expected}
 
 
 @pytest.mark.parametrize("transform", ["jit", "checkpoint", "scan"])

@@ -610,7 +610,7 @@ def test_command_names_what_a_light_install_lacks(exported):
         text=True,
     )
     assert process.returncode == 2
-    expected = "keras-transformer: This needs safetensors, which is not install"
+    expected = "keras-transformer: This needs keras, which is not installed. `p"
     assert process.stderr.startswith(expected)
     assert process.stderr.count("\n") == 1
 
