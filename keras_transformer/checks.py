@@ -273,7 +273,7 @@ def check_token_sequences(name: str, sequences) -> tuple[tuple[int, ...], ...]:
         if not _is_iterable(ids):
             raise TypeError(
                 f"`{name}` must be a sequence of sequences of ids. Received: "
-                f"{ids!r} in place of one."
+                f"{name}[{index}]={ids!r}."
             )
         checked.append(check_token_ids(f"{name}[{index}]", ids))
         if not checked[-1]:
@@ -388,5 +388,7 @@ def _check_fits_int64(**sizes: int):
 
 
 def _is_iterable(x):
-    """Whether it has items that are no characters or bytes."""
-    return hasattr(x, "__iter__") and not isinstance(x, (str, bytes))
+    """Whether it has items, and is no string."""
+    is_scalar = getattr(x, "shape", None) == ()  # which has `__iter__` too
+    has_items = hasattr(x, "__iter__") and not is_scalar
+    return has_items and not isinstance(x, (str, bytes))

@@ -31,7 +31,7 @@ def read_tensors(path) -> dict[str, np.ndarray]:
         OSError: If it cannot be read.
         ValueError: If it is damaged, or has numbers that NumPy has not.
     """
-    # Now: a path that is no translator's is named where that is not installed.
+    # Imported here, so that a wrong path is named where that is not installed.
     import safetensors.numpy
 
     try:

@@ -48,7 +48,7 @@ def check_limits(min_length, max_length):
 
 
 def rows_to_translate(rows, limit: int, truncate: bool):
-    """Returns the rows of ids of texts, each through its end token.
+    """Returns the rows of ids of texts, each with its end token.
 
     Args:
         rows: Lists of ids.

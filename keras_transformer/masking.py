@@ -38,7 +38,8 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
 
     Raises:
         TypeError: If a mask is not a tensor.
-        ValueError: If a mask has another shape, or is one to add to scores.
+        ValueError: If a mask has another shape or, outside of a graph, numbers
+            other than 0 and 1.
     """
     masks = [] if causal is None else [causal]
     for name, mask in padding_masks.items():

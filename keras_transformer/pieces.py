@@ -66,9 +66,10 @@ class Joiner:
     def __init__(self, processor, is_fast: bool):
         self._processor = processor
         self._spellings = None
-        # The pieces that the older one leaves out: where the newer one leaves
-        # out the first space alone, not all or none.
-        space = processor.PieceToId(SPACE)  # unknown if there is none: " ⁇  ⁇ "
+        # Of several spaces, this SentencePiece leaves out the first, where the
+        # older one leaves out all: those, before it joins the rest. (Without a
+        # piece for a space, the id is the unknown one, joined to " ⁇  ⁇ ".)
+        space = processor.PieceToId(SPACE)
         keeps_others = processor.Decode([space, space]) == " "
         self._left_out = (space,) if keeps_others else ()
         if is_fast:

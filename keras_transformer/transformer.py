@@ -10,6 +10,7 @@ from keras_transformer.checks import check_choice
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_positive
 from keras_transformer.checks import check_share
+from keras_transformer.checks import known_shape
 from keras_transformer.compiled import CompiledFunctions
 from keras_transformer.decoder import Decoder
 from keras_transformer.decoding import DecodingLoop
@@ -503,8 +504,9 @@ class Transformer(Freezable, keras.Model):
         So `weighted_metrics` leave padding out. Keras's own would take weights
         of rows for those of positions, as logits have a mask.
         """
-        axes = [len(getattr(each, "shape", ())) for each in (y, y_pred)]
-        if axes == [2, 3]:  # else a subclass has labels of its own
+        shapes = [known_shape(getattr(x, "shape", ())) for x in (y, y_pred)]
+        # Else a subclass has labels of its own.
+        if [len(shape or ()) for shape in shapes] == [2, 3]:
             sample_weight = token_weights(y, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 

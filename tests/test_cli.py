@@ -1427,7 +1427,7 @@ def test_tabs_in_pieces_are_no_columns(
     translator = kt.Translator.load(trained.folder)
     pieces = translator.tokenizer.pieces
     for token_id in translator.tokenizer.encode("the cat"):
-        pieces[token_id] = "\t\r"
+        pieces[token_id] = "\t\r \n"
     monkeypatch.setattr(
         {"score": score_command, "align": align_command}[command],
         "load",

@@ -1105,6 +1105,13 @@ def test_the_target_may_have_more_pieces_than_the_source(text, tmp_path):
     )
     with pytest.raises(ValueError, match=message):
         new_tokenizers(new_run(tmp_path, **sizes).options, text[0], path)
+    options = new_run(tmp_path, **sizes, target_vocabulary_size=35).options
+    message = (
+        "`target_vocabulary_size` must be at least 69 for .* Received: "
+        r"target_vocabulary_size=35, .*text.zh\.$"
+    )
+    with pytest.raises(ValueError, match=message):
+        new_tokenizers(options, text[0], path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from keras_transformer.cli.command_io import LINES_AT_ONCE
 from keras_transformer.cli.command_io import check_output
 from keras_transformer.cli.command_io import check_pair_lengths
 from keras_transformer.cli.command_io import load
-from keras_transformer.cli.command_io import without_spaces
+from keras_transformer.cli.command_io import printable_piece
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import Overwrite
 from keras_transformer.cli.options import TranslatorFolder
@@ -73,6 +73,6 @@ def align(
             columns = [[f"{x}-{y}" for x, y in alignment.links()]]
             if pieces:
                 both = alignment.source_pieces, alignment.target_pieces
-                names = [map(without_spaces, side[:-1]) for side in both]
+                names = [map(printable_piece, side[:-1]) for side in both]
                 columns = [*names, *columns]
             print("\t".join(map(" ".join, columns)))

@@ -65,16 +65,16 @@ def output_lines(result, with_scores: bool = False):
             yield f"{value:.4f}\t{text}\n"
 
 
-def without_spaces(piece: str) -> str:
+def printable_piece(piece: str) -> str:
     """A piece as it is printed among others, with SentencePiece's own space."""
     from keras_transformer.pieces import SPACE
 
-    return piece.translate(dict.fromkeys(map(ord, " \t\n\r"), SPACE))
+    return _spaced(piece, " \t\n\r", SPACE)
 
 
-def _spaced(text, separators):
+def _spaced(text, separators, space=" "):
     """Replaces separators by spaces: vocabularies with bytes can spell them."""
-    return text.translate(dict.fromkeys(map(ord, separators), " "))
+    return text.translate(dict.fromkeys(map(ord, separators), space))
 
 
 def check_folder(path):

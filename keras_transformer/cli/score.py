@@ -7,7 +7,7 @@ import typer
 
 from keras_transformer.cli.command_io import check_pair_lengths
 from keras_transformer.cli.command_io import load
-from keras_transformer.cli.command_io import without_spaces
+from keras_transformer.cli.command_io import printable_piece
 from keras_transformer.cli.options import Dtype
 from keras_transformer.cli.options import TranslatorFolder
 from keras_transformer.cli.options import path_argument
@@ -47,7 +47,7 @@ def score(
         if tokens:
             [ids] = end_targets([tokenizer.encode(translation)])
             line += "".join(
-                f"\t{without_spaces(tokenizer.pieces[token_id])} {value:.4f}"
+                f"\t{printable_piece(tokenizer.pieces[token_id])} {value:.4f}"
                 for token_id, value in zip(ids, of_tokens, strict=True)
             )
         print(line)

@@ -103,7 +103,7 @@ def block_sequences(logits, target_ids, position, sequences):
         needed = table[:, -1 - back]  # (M,)
         same = ops.logical_or(ops.equal(before, needed), needed == ANY_TOKEN)
         is_begun = ops.logical_and(is_begun, same)  # (B, W, M)
-    last_ids = ops.zeros_like(target_ids[:, :, :1]) + table[:, -1]
+    last_ids = ops.add(ops.zeros_like(target_ids[:, :, :1]), table[:, -1])
     blocked = ops.where(is_begun, last_ids, PAD_TOKEN_ID)
     return ops.where(_marked(blocked, logits.shape[-1]), IMPOSSIBLE, logits)
 

@@ -23,8 +23,8 @@ class GreedySearch(IndependentSearch):
         no_repeat_ngram_size: Length of the n-grams, in tokens, that may occur
             only once in a target; 0 for no such rule.
         forbidden_token_ids: Tokens never to choose, such as the unknown one.
-        forbidden_sequences: Sequences of ids that must not occur in a target,
-            such as those of a word.
+        forbidden_sequences: Sequences of ids, such as those of a word, that
+            must not occur in a target, but in a prefix of it.
 
     Raises:
         TypeError: If an argument is of the wrong kind.

@@ -68,7 +68,8 @@ class Search(abc.ABC):
             ([Paulus et al., 2017](https://arxiv.org/abs/1705.04304)).
         forbidden_token_ids: Tokens never to choose, such as the unknown one;
             models forbid padding and the start token anyway.
-        forbidden_sequences: Sequences of ids that must not occur in a target.
+        forbidden_sequences: Sequences of ids that must not occur in a target,
+            but in a prefix of it.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -262,13 +263,13 @@ class Search(abc.ABC):
             ValueError: If a forbidden token is not in the vocabulary.
         """
         size = logits.shape[-1]
+        self.check_vocabulary(size)
         x = logits
         if self.repetition_penalty != 1:
             x = scale_used(x, target_ids, self.repetition_penalty)
         if self.no_repeat_ngram_size:
             x = block_ngrams(x, target_ids, position, self.no_repeat_ngram_size)
         if self.forbidden_sequences:
-            self.check_vocabulary(size)
             x = block_sequences(
                 x, target_ids, position, self.forbidden_sequences
             )
@@ -283,7 +284,9 @@ class Search(abc.ABC):
     def _forbidden(self, size, position, problem):
         """What to add to the logits for tokens that may not follow."""
         never = [*problem.forbidden_token_ids, *self.forbidden_token_ids]
-        check_ids_in_range("forbidden_token_ids", never, size)
+        check_ids_in_range(
+            "forbidden_token_ids", problem.forbidden_token_ids, size
+        )
         bias = np.zeros(size, "float32")
         bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)
@@ -293,7 +296,7 @@ class Search(abc.ABC):
         is_end[problem.end_token_id] = IMPOSSIBLE
         too_early = ops.less(position, problem.min_lengths)  # (B,)
         too_early = ops.cast(over_tokens(too_early), "float32")
-        return bias + too_early * is_end  # (B, 1, V)
+        return bias + ops.multiply(too_early, is_end)  # (B, 1, V)
 
 
 class Problem(NamedTuple):

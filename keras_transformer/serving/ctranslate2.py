@@ -162,9 +162,9 @@ def search_options(search) -> dict:
             "The search must be one that CTranslate2 has: `GreedySearch()`, or "
             '`BeamSearch` with `patience=1`, `length_penalty_form="power"` '
             "and one hypothesis (`--search beam --patience 1 "
-            "--length-penalty-form power`), without penalties or forbidden "
-            f"tokens. Received: {type(search).__name__} with "
-            f"{search.get_config()}."
+            "--length-penalty-form power`), without penalties, and without "
+            "forbidden tokens or sequences. Received: "
+            f"{type(search).__name__} with {search.get_config()}."
         )
     return {"min_decoding_length": 0, **options}
 

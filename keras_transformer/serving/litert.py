@@ -174,7 +174,7 @@ def _check_tokenizers(translator):
         if not tokenizer.is_fast:
             raise ValueError(
                 "LiteRT splits text in the file with unigram models only, "
-                "without byte fallback or `symbols`, whose normalisation makes "
+                "which have neither byte fallback nor `symbols` and make "
                 "spaces of tabs. Received: another tokenizer. Pass "
                 "`text=False` (`--no-text`); `LiteRTTranslator` takes and "
                 "returns strings all the same."

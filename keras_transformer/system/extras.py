@@ -11,8 +11,7 @@ PACKAGES = {
     "yaml": "pyyaml",
 }
 
-# Modules that a light install may add by themselves: of any version, and
-# without others of the library's.
+# Modules that a light install may add by themselves: the newest will do.
 ALONE = ("ai_edge_litert", "numpy", "rich", "sacrebleu", "sentencepiece")
 
 

@@ -18,18 +18,17 @@ def custom_gradient(function):
     """
     if keras.backend.backend() != "torch":
         return ops.custom_gradient(function)
+    import torch
 
     def with_gradient_of_torch(*args):
         outputs, gradient = function(*args)
 
         def gradient_of_torch(*args, upstream):
-            if not is_differentiated():
+            if not torch.is_grad_enabled():  # no second derivative
                 return gradient(upstream)
             _, differentiable = function(*args)
             return differentiable(upstream)
 
         return outputs, gradient_of_torch
-
-    from torch import is_grad_enabled as is_differentiated
 
     return ops.custom_gradient(with_gradient_of_torch)

@@ -44,17 +44,13 @@ def pick(x, places):
     if keras.backend.backend() == "tensorflow":
         last = len(places.shape)
         return gather(x, places, axis=last, batch_dims=last)
-    size = x.shape[-1]
     if keras.backend.backend() == "torch":
-        # From one row, as its `take_along_dim` takes places modulo the size:
-        # one that is not there is past the end, which is an error.
-        flat = ops.reshape(x, (-1,))
-        of_flat = ops.cast(ops.reshape(places, (-1,)), "int64")
-        is_there = ops.logical_and(of_flat >= 0, of_flat < size)
-        first = ops.arange(len(of_flat), dtype="int64") * size
-        of_flat = ops.where(is_there, of_flat + first, len(flat))
-        return ops.reshape(ops.take(flat, of_flat), ops.shape(places))
-    places = ops.expand_dims(_from_start(places, size), -1)
+        # Keras takes places modulo the size there.
+        import torch
+
+        places = ops.expand_dims(ops.cast(places, "int64"), -1)
+        return ops.squeeze(torch.gather(x, -1, places), -1)
+    places = ops.expand_dims(_from_start(places, x.shape[-1]), -1)
     return ops.squeeze(ops.take_along_axis(x, places, axis=-1), -1)
 
 

@@ -32,8 +32,9 @@ class Tokenizer:
     [SentencePiece](https://aclanthology.org/D18-2012) with fixed special ids:
     0 padding, 1 unknown, 2 start, 3 end. The ids are the same in Python
     (`encode`, `decode`) and as TensorFlow operations (`encode_tensor`,
-    `decode_tensor`). Text is normalised first (`nmt_nfkc`: compatibility
-    forms, white space), so `decode` returns the normalised text.
+    `decode_tensor`). Text is normalised first, as the model says (by default
+    `nmt_nfkc`: compatibility forms, white space), so `decode` returns the
+    normalised text.
 
     Args:
         model: A serialised SentencePiece model, as in a `.model` file.

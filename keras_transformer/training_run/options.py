@@ -26,8 +26,7 @@ of_run = functools.partial(typer.Option, rich_help_panel="How it runs")
 VocabularySize = Annotated[
     int | None,
     of_vocabulary(
-        help="Pieces in the vocabulary, which both sides share unless there "
-        "are two; 8000 by default."
+        help="Pieces in the vocabulary, or in each of two; 8000 by default."
     ),
 ]
 ModelType = Annotated[

@@ -1,6 +1,7 @@
 """What a training starts with: a new model, or that of a translator."""
 
 import dataclasses
+import re
 import signal
 
 import keras
@@ -127,15 +128,21 @@ def new_tokenizers(options: TrainingOptions, source, target) -> list[Tokenizer]:
     with signals_handled(signal.SIG_DFL, signal.SIGINT):
         if not is_separate:
             return [Tokenizer.train([source, target], **chosen)]
-        tokenizers = [Tokenizer.train([source], **chosen)]
+        source_tokenizer = Tokenizer.train([source], **chosen)
         if target_size is not None:
             chosen["vocabulary_size"] = target_size
         try:
-            return [*tokenizers, Tokenizer.train([target], **chosen)]
+            target_tokenizer = Tokenizer.train([target], **chosen)
         except ValueError as error:
-            if not str(error).startswith("`vocabulary_size`"):
-                raise
-            raise ValueError(
-                f"{error} The target may have a size of its own, "
-                "`target_vocabulary_size`."
-            ) from error
+            raise _error_of_the_target(error, target_size) from error
+    return [source_tokenizer, target_tokenizer]
+
+
+def _error_of_the_target(error, target_size):
+    """The error of its vocabulary, with the option that it has for its size."""
+    message, option = str(error), "target_vocabulary_size"
+    if target_size is not None:
+        return ValueError(re.sub(r"\bvocabulary_size(?=[`=])", option, message))
+    if "`vocabulary_size`" in message:
+        message += f" The target may have a size of its own, `{option}`."
+    return ValueError(message)

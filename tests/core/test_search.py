@@ -1042,7 +1042,7 @@ def test_log_normalizer_makes_probabilities():
             "`forbidden_token_ids` must not be negative",
         ),
         (
-            lambda: kt.BeamSearch(forbidden_sequences=5),
+            lambda: kt.BeamSearch(forbidden_sequences=np.array(5)),
             TypeError,
             "`forbidden_sequences` must be a sequence of sequences of ids",
         ),
@@ -1050,12 +1050,12 @@ def test_log_normalizer_makes_probabilities():
             lambda: kt.BeamSearch(forbidden_sequences=[4, 5]),
             TypeError,
             "`forbidden_sequences` must be a sequence of sequences of ids. "
-            "Received: 4 in place of one",
+            r"Received: forbidden_sequences\[0\]=4",
         ),
         (
             lambda: kt.Sampling(forbidden_sequences=["ab"]),
             TypeError,
-            "sequence of sequences of ids. Received: 'ab' in place of one",
+            r"sequence of sequences of ids. Received: .*\[0\]='ab'",
         ),
         (
             lambda: kt.GreedySearch(forbidden_sequences=[[4], []]),

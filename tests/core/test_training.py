@@ -844,12 +844,14 @@ def test_metrics_of_keras_weigh_sentences(rows):
     ids = np.full((rows, 3), 5, "int32")
     ids[0, 2] = 0
     inputs = {"source_ids": ids, "target_ids": ids}
-    model = kt.Transformer(V, **SMALL)
+    model = kt.Transformer(V, **{**SMALL, "dropout": 0.0})
     labels = ops.convert_to_numpy(ops.argmax(model(inputs), axis=-1))
     labels = labels.astype("int32")
     labels[0, :2] = (labels[0, :2] + 1) % V  # wrong in the first alone
+    assert labels.all()  # none counts as padding
     model.compile(
-        loss=kt.LabelSmoothedCrossentropy(),
+        keras.optimizers.SGD(0.0),  # so that nothing is learned
+        kt.LabelSmoothedCrossentropy(),
         weighted_metrics=["sparse_categorical_accuracy"],
         **COMPILE,
     )
@@ -866,8 +868,6 @@ def test_metrics_of_keras_weigh_sentences(rows):
             inputs, labels, sample_weight=given, return_dict=True, verbose=0
         )
         np.testing.assert_allclose(found[name], expected, rtol=1e-6)
-    # A rate of 0, so that nothing is learned.
-    model.optimizer = keras.optimizers.SGD(0.0)
     labels[0, 2] = 0  # of padding
     history = model.fit(
         inputs, labels, sample_weight=weights, shuffle=False, verbose=0
