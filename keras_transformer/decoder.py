@@ -463,7 +463,16 @@ class Decoder(Layer):
         inputs_mask=None,
     ):
         check_flag(return_attention_scores=return_attention_scores)
-        padding_mask = first_given(padding_mask, inputs_mask)
+        _check_encoded(encoded)
+        # Once for all layers: outside of graphs, their numbers are looked at.
+        padding_mask = as_padding_mask(
+            "padding_mask",
+            first_given(padding_mask, inputs_mask),
+            inputs.shape[:2],
+        )
+        encoded_mask = as_padding_mask(
+            "encoded_mask", encoded_mask, encoded.shape[:2]
+        )
         # Layers of one's own need not have an argument that is not used.
         returned = (
             {"return_attention_scores": True} if return_attention_scores else {}

@@ -14,6 +14,7 @@ from keras_transformer.feed_forward import FeedForward
 from keras_transformer.feed_forward import get_activation
 from keras_transformer.layer import Layer
 from keras_transformer.layer import check_takes_training
+from keras_transformer.masking import as_attention_mask
 from keras_transformer.masking import as_padding_mask
 from keras_transformer.masking import first_given
 from keras_transformer.tensors.rematerialization import rematerialized
@@ -361,7 +362,16 @@ class Encoder(Layer):
         inputs_mask=None,
     ):
         check_flag(return_attention_scores=return_attention_scores)
-        padding_mask = first_given(padding_mask, mask, inputs_mask)
+        batch_size, length = inputs.shape[:2]
+        # Once for all layers: outside of graphs, their numbers are looked at.
+        padding_mask = as_padding_mask(
+            "padding_mask",
+            first_given(padding_mask, mask, inputs_mask),
+            (batch_size, length),
+        )
+        attention_mask = as_attention_mask(
+            attention_mask, (batch_size, length, length)
+        )
         # Layers of one's own need not have an argument that is not used.
         returned = (
             {"return_attention_scores": True} if return_attention_scores else {}

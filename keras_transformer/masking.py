@@ -46,13 +46,8 @@ def combine_masks(sizes, attention_mask=None, causal=None, **padding_masks):
         mask = as_padding_mask(name, mask, (sizes[0], sizes[2]))
         if mask is not None:
             masks.append(ops.expand_dims(mask, 1))
+    attention_mask = as_attention_mask(attention_mask, sizes)
     if attention_mask is not None:
-        check_axes(
-            "attention_mask", attention_mask, (2, 3), "(B, T, S) or (T, S)"
-        )
-        shape = attention_mask.shape
-        check_sizes("attention_mask", shape, sizes[-len(shape) :])
-        attention_mask = _as_bool("attention_mask", attention_mask)
         if len(attention_mask.shape) == 2:
             attention_mask = ops.expand_dims(attention_mask, 0)
         masks.append(attention_mask)
@@ -109,3 +104,17 @@ def as_padding_mask(name, mask, sizes):
     check_axes(name, mask, (2,), "(B, S)")
     check_sizes(name, mask.shape, sizes)
     return _as_bool(name, mask)
+
+
+def as_attention_mask(mask, sizes):
+    """A mask as bools, `None` if there is none; raises unless it fits.
+
+    Args:
+        mask: Tensor `(B, T, S)` or `(T, S)`, or `None`.
+        sizes: `(B, T, S)`, `None` where one is not known.
+    """
+    if mask is None:
+        return None
+    check_axes("attention_mask", mask, (2, 3), "(B, T, S) or (T, S)")
+    check_sizes("attention_mask", mask.shape, sizes[-len(mask.shape) :])
+    return _as_bool("attention_mask", mask)

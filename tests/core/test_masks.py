@@ -538,6 +538,56 @@ def test_masks_of_other_dtypes_are_masks_too():
         np.testing.assert_allclose(outputs, expected, **TOLERANCE)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32"])
+def test_stacks_look_at_the_numbers_of_a_mask_once(dtype):
+    received = []
+
+    class MyEncoderLayer(kt.EncoderLayer):
+        def call(
+            self,
+            inputs,
+            padding_mask=None,
+            attention_mask=None,
+            use_causal_mask=False,
+            training=None,
+        ):
+            received.extend([padding_mask, attention_mask])
+            return inputs
+
+    class MyDecoderLayer(kt.DecoderLayer):
+        def call(
+            self,
+            inputs,
+            encoded,
+            padding_mask=None,
+            encoded_mask=None,
+            training=None,
+        ):
+            received.extend([padding_mask, encoded_mask])
+            return inputs
+
+        step = kt.DecoderLayer.step
+
+    class MyEncoder(kt.Encoder):
+        layer_class = MyEncoderLayer
+
+    class MyDecoder(kt.Decoder):
+        layer_class = MyDecoderLayer
+
+    real = (SOURCE_IDS != 0).astype(dtype)
+    allowed = np.tri(S, dtype=dtype)
+    targets = normal(B, T, D)
+    target_mask = (TARGET_IDS != 0).astype(dtype)
+    encoder = MyEncoder(num_layers=2, **LAYER)
+    decoder = MyDecoder(num_layers=2, **LAYER)
+    encoded = encoder(
+        normal(B, S, D), padding_mask=real, attention_mask=allowed
+    )
+    decoder(targets, encoded, padding_mask=target_mask, encoded_mask=real)
+    dtypes = [keras.backend.standardize_dtype(x.dtype) for x in received]
+    assert dtypes == ["bool"] * 8  # two for each of four layers
+
+
 def test_padding_mask_marks_the_ids_that_are_not_0():
     np.testing.assert_array_equal(padding_mask(SOURCE_IDS), SOURCE_IDS > 0)
 
