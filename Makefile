@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: always quickstart test test-slow test-jax test-torch check format clean
+.PHONY: always quickstart test test-slow test-jax test-torch check format \
+	reference clean
 
 quickstart: $(VENV)/installed
 	$(BIN)/python examples/quickstart/quickstart.py
@@ -54,6 +55,13 @@ $(VENV)/installed: setup.cfg pyproject.toml
 		|| $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e ".[dev]"
 	touch $@
+
+# A page of all public names: signatures and docstrings.
+REFERENCE := build/reference
+reference: $(VENV)/installed
+	$(BIN)/python -W ignore -m pdoc --docformat google --no-show-source \
+		--output-directory $(REFERENCE) keras_transformer
+	@echo "Written: open $(REFERENCE)/keras_transformer.html in a browser."
 
 clean:
 	rm -rf $(VENV)

@@ -2,10 +2,13 @@
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
+
+import keras_transformer as kt
 
 ROOT = pathlib.Path(__file__).parents[1]
 SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -46,6 +49,27 @@ def test_snippets_do_what_the_documents_say(tmp_path):
     assert "\n[['fünf vier drei zwei eins', " in result.stdout
     assert "\nfünf vier drei zwei eins\n" in result.stdout
     assert "\n3 True " in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_reference_has_every_public_name(tmp_path):
+    python = pathlib.Path(sys.executable)
+    made = subprocess.run(
+        [
+            *("make", "-C", ROOT, "-o", ".venv/installed", "reference"),
+            *(f"BIN={python.parent}", f"REFERENCE={tmp_path}"),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    page = (tmp_path / "keras_transformer.html").read_text("utf-8")
+    for name in kt.__all__:
+        assert f'<section id="{name}">' in page
+    for member in ("Transformer.generate", "BeamSearch.__init__"):
+        assert f'<div id="{member}"' in page
+    assert f"open {tmp_path}/keras_transformer.html" in made.stdout
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=str)
