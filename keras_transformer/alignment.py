@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_transformer.pieces import SPACE
 from keras_transformer.system.picture import check_picture
 from keras_transformer.system.picture import write_figure
 
@@ -41,6 +42,26 @@ class Alignment(NamedTuple):
             (source, target)
             for target, source in enumerate(np.argmax(weights, axis=1).tolist())
         ]
+
+    def words(self) -> "Alignment":
+        """The same of words, as spaces separate them in both texts.
+
+        A word looks where its pieces look on average, and gets what its pieces
+        get in sum. Text without spaces is one word.
+
+        Returns:
+            An `Alignment` with words as its pieces, the end token as before.
+        """
+        sources = _words(self.source_pieces)
+        targets = _words(self.target_pieces)
+        sums = self.weights @ _belongs(sources, self.source_pieces).T
+        belongs = _belongs(targets, self.target_pieces)
+        means = belongs @ sums / belongs.sum(axis=1, keepdims=True)
+        return Alignment(
+            [_joined(self.source_pieces[word]) for word in sources],
+            [_joined(self.target_pieces[word]) for word in targets],
+            means,
+        )
 
     def draw(self, path):
         """Draws the weights as a picture.
@@ -87,6 +108,38 @@ class Alignment(NamedTuple):
         write_figure(figure, path, ending, bbox_inches="tight")
 
 
+def _words(pieces) -> list[slice]:
+    """Where the words are among pieces, the end token's alone."""
+    if not pieces:
+        return []
+    last = len(pieces) - 1  # the end token's
+    has_text = [place for place in range(last) if _joined(pieces[place])]
+    starts = [0]
+    for place in range(1, last):
+        word, piece = "".join(pieces[starts[-1] : place]), pieces[place]
+        is_apart = word.endswith(SPACE) or piece.startswith(SPACE)
+        # Spaces that are pieces of their own belong to the word that follows,
+        # the last ones to the last word.
+        if _joined(word) and is_apart and place <= has_text[-1]:
+            starts.append(place)
+    if last:
+        starts.append(last)
+    return [*map(slice, starts, [*starts[1:], None])]
+
+
+def _belongs(words, pieces):
+    """Which pieces belong to a word, float32 `(words, pieces)`, 1 or 0."""
+    belongs = np.zeros((len(words), len(pieces)), "float32")
+    for number, word in enumerate(words):
+        belongs[number, word] = 1
+    return belongs
+
+
+def _joined(pieces):
+    """The text of pieces, without spaces around it."""
+    return "".join(pieces).strip(SPACE)
+
+
 def _fonts_for(text) -> tuple[list[str], set[str]]:
     """Matplotlib's fonts, and fonts of this machine for what they lack.
 
@@ -97,7 +150,7 @@ def _fonts_for(text) -> tuple[list[str], set[str]]:
 
     chosen = list(rcParams["font.family"])
     default = font_manager.findfont(font_manager.FontProperties())
-    missing = {*text}.difference(_characters(default), "▁")
+    missing = {*text}.difference(_characters(default), SPACE)
     for font in font_manager.fontManager.ttflist if missing else ():
         if font.name.lstrip(".").replace(" ", "").startswith("LastResort"):
             continue  # it draws boxes
@@ -125,5 +178,5 @@ def _characters(font):
 
 def _shown(pieces, missing):
     # Few fonts have SentencePiece's sign for a space, and "$" begins formulas.
-    signs = {"▁": "·", "$": r"\$", **dict.fromkeys(missing, "□")}
+    signs = {SPACE: "·", "$": r"\$", **dict.fromkeys(missing, "□")}
     return [piece.translate(str.maketrans(signs)) for piece in pieces]

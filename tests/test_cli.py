@@ -1418,6 +1418,12 @@ def test_given_translations_are_aligned(trained, tmp_path):
         assert source.split(" ") == alignment.source_pieces[:-1]
         assert target.split(" ") == alignment.target_pieces[:-1]
         assert len(links.split()) == len(alignment.target_pieces) - 1
+    result = run("align", trained.folder, *files, "--pieces", "--words")
+    texts = [path.read_text().splitlines() for path in files]
+    for line, *pair in zip(result.output.splitlines(), *texts, strict=True):
+        *words, links = line.split("\t")
+        assert words == pair
+        assert len(links.split()) == len(pair[1].split())
 
 
 @pytest.mark.parametrize("command", ["score", "align"])

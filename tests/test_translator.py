@@ -706,6 +706,53 @@ def test_alignments_are_drawn(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a.png", "a.svg"]
 
 
+@pytest.mark.parametrize(
+    "pieces, words, places",
+    [
+        (["▁a", "b", "▁c"], ["ab", "c"], [0, 0, 1]),
+        (["▁", "a", "b", "▁", "c"], ["ab", "c"], [0, 0, 0, 1, 1]),  # no "▁a"
+        (["a", "b▁", "c▁"], ["ab", "c"], [0, 0, 1]),  # spaces as suffixes
+        (["▁", "▁", "▁a", "▁", "▁b", "▁"], ["a", "b"], [0, 0, 0, 1, 1, 1]),
+        (["▁", "▁"], [""], [0, 0]),
+        (["東", "京"], ["東京"], [0, 0]),
+        (["▁of▁the", "▁cat"], ["of▁the", "cat"], [0, 1]),
+        ([], [], []),
+    ],
+)
+def test_words_share_the_attention_of_their_pieces(pieces, words, places):
+    weights = np.random.default_rng(0).random((3, len(pieces) + 1))
+    weights = (weights / weights.sum(axis=1, keepdims=True)).astype("float32")
+    target = ["▁x", "y", "</s>"]
+    found = Alignment([*pieces, "</s>"], target, weights).words()
+    assert found.source_pieces == [*words, "</s>"]
+    assert found.target_pieces == ["xy", "</s>"]
+    expected = np.zeros((2, len(words) + 1), "float32")
+    means = np.stack([weights[:2].mean(axis=0), weights[2]])
+    for piece, word in enumerate([*places, -1]):
+        expected[:, word] += means[:, piece]
+    np.testing.assert_allclose(found.weights, expected, rtol=1e-5)
+    assert found.weights.dtype == weights.dtype
+    # The other way round, places of the target.
+    back = Alignment(target, [*pieces, "</s>"], weights.T).words()
+    assert back.target_pieces == found.source_pieces
+    for word in range(len(words)):
+        rows = [row for row, place in enumerate(places) if place == word]
+        mean = weights.T[rows].mean(axis=0)
+        np.testing.assert_allclose(
+            back.weights[word], [mean[0] + mean[1], mean[2]], rtol=1e-5
+        )
+
+
+def test_empty_text_has_no_words_but_the_end_token(other_translator):
+    texts, translations = ["", "the cat", ""], ["", "", "der Hund"]
+    found = other_translator.align(texts, translations)
+    words = [x.words() for x in found]
+    assert [x.source_pieces for x in words] == [[], ["the", "cat", "</s>"], []]
+    assert [x.target_pieces[-1] for x in words] == ["</s>"] * 3
+    assert [x.links() for x in words] == [[], [], []]
+    assert [x.weights.shape for x in words] == [(1, 0), (1, 3), (3, 0)]
+
+
 def test_what_cannot_be_aligned(translator, monkeypatch):
     with pytest.raises(ValueError, match="must have the same length.*2 and 1"):
         translator.align(["the cat"] * 2, ["der"])

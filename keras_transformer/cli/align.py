@@ -25,6 +25,12 @@ def align(
         bool,
         typer.Option("--pieces", help="Print the pieces before the links."),
     ] = False,
+    words: Annotated[
+        bool,
+        typer.Option(
+            "--words", help="Link words, which spaces separate, not pieces."
+        ),
+    ] = False,
     layer: Annotated[
         int,
         typer.Option(
@@ -38,12 +44,13 @@ def align(
     overwrite: Overwrite = False,
     dtype: Dtype = None,
 ):
-    """Say what the pieces of translations look at in the source.
+    """Say what the pieces or words of translations look at in the source.
 
     Prints one line per sentence: 0-0 2-1 means that the first piece of the
     translation looks most at the first piece of the source, and the second at
     the third; end tokens are left out. With --pieces, prints the source's
     pieces, the translation's pieces and then the links, separated by tabs.
+    With --words, words take the place of pieces.
 
     \b
     Example:
@@ -67,6 +74,8 @@ def align(
     for start in range(0, len(sources), LINES_AT_ONCE):
         some = slice(start, start + LINES_AT_ONCE)
         alignments = translator.align(sources[some], translations[some], layer)
+        if words:
+            alignments = [alignment.words() for alignment in alignments]
         if picture and start == 0:
             alignments[0].draw(picture)
         for alignment in alignments:
