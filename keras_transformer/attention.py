@@ -22,8 +22,9 @@ from keras_transformer.tensorflow_only.products import small_softmax
 
 # Added to the score of a key that may not be attended to. Finite, so that a row
 # with nothing to attend to becomes some average instead of NaN; far below any
-# score, so that its weight is exactly 0 in float32 elsewhere.
-MASKED_SCORE = -1e9
+# score, also of inputs that nothing has normalised, so that its weight is
+# exactly 0 elsewhere.
+MASKED_SCORE = -1e30
 
 
 def attention_weights(query, key, mask=None):

@@ -360,6 +360,51 @@ def test_embedding_without_mask_zero_carries_no_mask():
     )
 
 
+# Inputs that nothing has normalised, whose scores are large.
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6, 1e12])
+def test_large_inputs_do_not_get_past_a_mask(scale):
+    layer = kt.MultiHeadAttention(num_heads=N, hidden_dim=D)
+    x = normal(1, S, D) * scale
+    changed = x.copy()
+    changed[:, 3:] *= 3
+    outputs, others, shorter = (
+        ops.convert_to_numpy(layer(query=x, value=x, use_causal_mask=True))
+        for x in (x, changed, x[:, :3])
+    )
+    np.testing.assert_array_equal(outputs[:, :3], others[:, :3])
+    np.testing.assert_allclose(
+        outputs[:, :3], shorter, rtol=1e-4, atol=1e-4 * scale
+    )
+    assert np.any(outputs[:, 3:] != others[:, 3:])
+    # In a step of decoding, of the last of three positions.
+    mask = np.arange(S)[None, None] < 3
+    steps = [
+        ops.convert_to_numpy(
+            layer.attend_in_step(
+                x[:, 2], [(*layer.keys_and_values(x), mask)], length=1
+            )
+        )
+        for x in (x, changed)
+    ]
+    np.testing.assert_array_equal(*steps)
+    np.testing.assert_allclose(
+        steps[0], outputs[:, 2], rtol=1e-4, atol=1e-4 * scale
+    )
+
+
+@each_encoder
+def test_what_stands_in_padding_may_be_large(encoder):
+    layer = ENCODERS[encoder]()
+    x = normal(B, S, D)
+    real = SOURCE_IDS != 0
+    expected = ops.convert_to_numpy(layer(x, padding_mask=real))
+    x[~real] = 1e12  # such as features that were not filled in
+    outputs = ops.convert_to_numpy(layer(x, padding_mask=real))
+    np.testing.assert_array_equal(outputs[real], expected[real])
+
+
 # Masks that leave nothing, and masks together.
 
 
