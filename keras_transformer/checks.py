@@ -234,9 +234,12 @@ def check_ids(name: str, ids, vocabulary_size: int) -> np.ndarray:
             f"{type(ids).__name__}."
         )
     if array.ndim != 2:
+        received = f"{name}.shape={array.shape}"
+        if array.dtype == object and all(hasattr(x, "__len__") for x in array):
+            received = f"{name} with rows of several lengths"
         raise ValueError(
             f"`{name}` must have shape (B, T), shorter rows padded with 0. "
-            f"Received: {name}.shape={array.shape}."
+            f"Received: {received}."
         )
     whole = array.size == 0 or np.issubdtype(array.dtype, np.integer)
     if not whole:

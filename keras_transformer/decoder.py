@@ -577,7 +577,7 @@ class Decoder(Layer):
             encoded_cache: From `encoded_cache`.
             encoded_mask: Bool tensor of shape `(B, S)`.
             ancestry: Int32 tensor `(B, W, L)` or longer, the slot that each
-                hypothesis was in at each position. Not needed for one slot.
+                hypothesis was in at each position; `None` only for one slot.
             past: Keys and values of the positions before those of `cache`,
                 which are only read. The first is of a position that is never
                 visible, as `start_cache` gives it, so that the tensors are
@@ -585,9 +585,18 @@ class Decoder(Layer):
 
         Returns:
             Float tensor of shape `(B, W, D)` and the cache for the next step.
+
+        Raises:
+            ValueError: If several slots have no `ancestry`.
         """
         keys, _ = cache[0]
         num_slots = inputs.shape[1]
+        if ancestry is None and num_slots != 1:
+            raise ValueError(
+                "`ancestry` must be given for more than one slot: each would "
+                f"attend to all of them. Received: ancestry=None, {num_slots} "
+                "slots."
+            )
         first_position = past_length(past, num_slots)  # of the cache
         visible = _visible(position, keys, num_slots, ancestry, first_position)
         pasts = [None] * len(self.layers)

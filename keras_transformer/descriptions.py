@@ -1,9 +1,15 @@
 """Models and searches as Keras describes and recreates them."""
 
+import inspect
+
 import keras
 
 from keras_transformer.layer import check_not_quantized
+from keras_transformer.search import Search
 from keras_transformer.transformer import Transformer
+
+# Values that are compared as they are.
+PLAIN = (bool, int, float, str)
 
 
 def check_describable(model):
@@ -68,6 +74,25 @@ def deserialized(kind: type, description: dict, origin: str):
             f"{description['class_name']}."
         )
     return made
+
+
+def check_comes_back(search, description):
+    """Raises `ValueError` unless a search is recreated with its arguments.
+
+    Args:
+        search: The `Search`.
+        description: As Keras has serialised it.
+    """
+    made = deserialized(Search, description, "`search`")
+    # A subclass may have attributes of another kind as well.
+    for name in inspect.signature(type(search)).parameters:
+        value, found = (vars(x).get(name) for x in (search, made))
+        if isinstance(value, PLAIN) and value != found:
+            raise ValueError(
+                "`search` must have a `get_config` with all its arguments. "
+                f"Received: a {type(search).__name__} with {name}={value!r}, "
+                f"which would be loaded with {name}={found!r}."
+            )
 
 
 def _can_be_read(activation) -> bool:

@@ -626,7 +626,7 @@ class Transformer(Freezable, keras.Model):
             encoded_cache: From `decoder.encoded_cache`.
             encoded_mask: Bool tensor `(B, S)`, the source's padding mask.
             ancestry: Int32 tensor `(B, W, L)`, in which of the `W` slots each
-                hypothesis was at each position; not needed for one slot.
+                hypothesis was at each position; `None` only for one slot.
             past: As for `decoder.step`; by default all is in `cache`.
             project: Function of the decoder's last vectors `(B, W, D)` to what
                 is returned of them; `self.project`, in float32, by default.
@@ -634,6 +634,9 @@ class Transformer(Freezable, keras.Model):
         Returns:
             Float32 logits `(B, W, V)`, or what `project` returns, and the cache
             for the next step.
+
+        Raises:
+            ValueError: If several slots have no `ancestry`.
         """
         # All hypotheses are at the same position, the only one of `(B W, 1)`.
         x = self.embed_targets(ops.reshape(token_ids, (-1, 1)), position)

@@ -16,6 +16,7 @@ from keras_transformer.checks import check_as_many
 from keras_transformer.checks import check_flag
 from keras_transformer.checks import check_kind
 from keras_transformer.checks import check_texts
+from keras_transformer.descriptions import check_comes_back
 from keras_transformer.descriptions import check_describable
 from keras_transformer.descriptions import check_registered
 from keras_transformer.descriptions import deserialized
@@ -384,7 +385,7 @@ class Translator:
         check_describable(self.model)
         check_registered(model=self.model, search=self.search)
         search = keras.saving.serialize_keras_object(self.search)
-        deserialized(Search, search, "`search`")  # as `load` will
+        check_comes_back(self.search, search)
         self._check_tokenizers()
         weights = named_weights(self.model)
         check_finite_weights(weights.items())

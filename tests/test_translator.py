@@ -1048,6 +1048,19 @@ class SearchWithoutConfig(kt.GreedySearch):
 
 
 @keras.saving.register_keras_serializable(package="tests")
+class SearchWithDefaults(kt.GreedySearch):
+    def __init__(self, margin=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.margin = margin
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class SearchWithItsConfig(SearchWithDefaults):
+    def get_config(self):
+        return {**super().get_config(), "margin": self.margin}
+
+
+@keras.saving.register_keras_serializable(package="tests")
 class WithDomains(kt.Transformer):
     """A layer of it is built by a further input alone."""
 
@@ -1079,6 +1092,18 @@ def test_a_search_must_come_back_to_be_saved(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=message):
         translator.save(tmp_path / "saved")
     assert os.listdir(tmp_path) == []
+    translator.search = SearchWithItsConfig(margin=2)
+    translator.save(tmp_path / "saved")
+    assert kt.Translator.load(tmp_path / "saved").search.margin == 2
+    translator.search = SearchWithDefaults()
+    translator.save(tmp_path / "others")
+    translator.search = SearchWithDefaults(margin=2.5)
+    message = (
+        "`search` must have a `get_config` .*SearchWithDefaults with margin=2.5"
+        ", which would be loaded with margin=1.0"
+    )
+    with pytest.raises(ValueError, match=message):
+        translator.save(tmp_path / "others", overwrite=True)
 
 
 @pytest.mark.parametrize(

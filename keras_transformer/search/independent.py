@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_same_sizes
-from keras_transformer.search.constraints import is_possible
+from keras_transformer.search.constraints import IMPOSSIBLE
 from keras_transformer.search.logits import log_probabilities
 from keras_transformer.search.screening import ScreenedLogits
 from keras_transformer.search.screening import best_tokens
@@ -37,8 +37,9 @@ class IndependentSearch(Search):
             problem: The `Problem`.
 
         Returns:
-            The ids of the tokens, int32 `(B, W)`. Others are a `TypeError`, and
-            other shapes a `ValueError`.
+            The ids of the tokens, int32 `(B, W)`, in `[0, V)`. Others are a
+            `TypeError`, and other shapes a `ValueError`. A target that gets a
+            token which it may not have, such as padding, is not found.
         """
 
     def start(self, problem):
@@ -67,7 +68,8 @@ class IndependentSearch(Search):
         )
         done, exists = state.done, state.exists
         if self._may_run_out(problem):
-            fits = is_possible(value)
+            # So that NaN is no such token, but found in the target.
+            fits = ops.logical_not(ops.less_equal(value, IMPOSSIBLE / 2))
             exists = ops.logical_and(exists, ops.logical_or(done, fits))
             done = ops.logical_or(done, ops.logical_not(fits))
         token_scores = state.token_scores
@@ -129,9 +131,13 @@ class IndependentSearch(Search):
         return token_ids, pick(allowed, token_ids), gained
 
     def _may_run_out(self, problem):
-        """Whether the constraints may leave a target no token to go on with."""
+        """Whether a target may get a token that it may not have.
+
+        Where the constraints leave no other, or a subclass chooses it.
+        """
         return (
-            self.no_repeat_ngram_size > 0
+            not self.chooses_largest
+            or self.no_repeat_ngram_size > 0
             or len(self.forbidden_token_ids) > 0
             or len(self.forbidden_sequences) > 0
             or problem.min_lengths is not None
@@ -158,7 +164,7 @@ class _Targets(NamedTuple):
         token_ids: The tokens chosen last, `(B, W)`.
         done: Whether the target has ended, `(B, W)`.
         exists: Whether there is a target, `(B, W)`; `False` for all but the
-            first of an empty source, and where constraints left no token.
+            first of an empty source, and where there was no token to go on.
         target_ids: All tokens so far, `(B, W, T)`.
         token_scores: Their natural-logarithm probabilities, `(B, W, T)`; 0
             unless the problem needs them.

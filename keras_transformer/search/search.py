@@ -260,7 +260,8 @@ class Search(abc.ABC):
             Float32 tensor `(B, W, V)`.
 
         Raises:
-            ValueError: If a forbidden token is not in the vocabulary.
+            ValueError: If a forbidden token is not in the vocabulary, or a
+                sequence has one that no target has.
         """
         size = logits.shape[-1]
         self.check_vocabulary(size)
@@ -287,6 +288,14 @@ class Search(abc.ABC):
         check_ids_in_range(
             "forbidden_token_ids", problem.forbidden_token_ids, size
         )
+        for ids in self.forbidden_sequences:
+            if not {*ids}.isdisjoint(problem.forbidden_token_ids):
+                raise ValueError(
+                    "`forbidden_sequences` must be of tokens that a target may "
+                    f"have, not {[*problem.forbidden_token_ids]}, such as "
+                    f"padding. Received: forbidden_sequences with {[*ids]}, "
+                    "which forbids nothing."
+                )
         bias = np.zeros(size, "float32")
         bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)

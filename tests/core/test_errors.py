@@ -427,7 +427,8 @@ WRONG_IDS = [
         "Received: {name}.shape=(2,).",
     ),
     ([[[4]]], ValueError, "Received: {name}.shape=(1, 1, 1)."),
-    ([[4, 5], [6]], ValueError, "Received: {name}.shape=(2,)."),
+    ([[4, 5], [6]], ValueError, "Received: {name} with rows of several leng"),
+    ([[4, 5], None], ValueError, "Received: {name}.shape=(2,)."),
     ([], ValueError, "Received: {name}.shape=(0,)."),
 ]
 
@@ -529,7 +530,13 @@ def test_a_search_needs_numbers(untraced, search, return_scores):
 
 
 @pytest.mark.parametrize(
-    "search", [kt.GreedySearch(), kt.Sampling(seed=1)], ids=["greedy", "sample"]
+    "search",
+    [
+        kt.GreedySearch(),
+        kt.GreedySearch(forbidden_token_ids=[1]),
+        kt.Sampling(seed=1),
+    ],
+    ids=["greedy", "constrained", "sample"],
 )
 @pytest.mark.parametrize("return_scores", [True, False])
 def test_a_search_needs_numbers_after_its_first_token(
@@ -1320,6 +1327,21 @@ def test_rates_must_be_positive(value, rule):
     message = f"`peak_learning_rate` must be {rule}. Received: peak_learning"
     with raises(ValueError, f"{message}_rate={value}."):
         kt.WarmupSchedule(peak_learning_rate=value)
+
+
+def test_slots_of_a_step_need_their_ancestry():
+    decoder = kt.Decoder(**STACK)
+    decoder.build((None, None, D), (None, None, D))
+    arguments = (
+        np.ones((B, 2, D), "float32"),
+        0,
+        decoder.start_cache(B, T, num_slots=2),
+        decoder.encoded_cache(np.ones((B, S, D), "float32")),
+    )
+    message = "`ancestry` must be given for more than one slot: .*None, 2 slots"
+    with pytest.raises(ValueError, match=message):
+        decoder.step(*arguments)
+    decoder.step(*arguments, ancestry=np.zeros((B, 2, T), "int32"))
 
 
 @pytest.mark.parametrize("name", ["hidden_dim", "warmup_steps"])

@@ -774,6 +774,60 @@ def test_where_a_sequence_is_forbidden_there_may_be_no_target(make):
     assert not target_ids.any() and (scores == -np.inf).all()
 
 
+@pytest.mark.parametrize("lowest", [float("-inf"), -1e9])
+@each_search
+def test_a_constraint_of_a_user_may_leave_no_target(make, lowest):
+    class Dead(type(make())):
+        def constrain(self, logits, target_ids, position, problem):
+            x = super().constrain(logits, target_ids, position, problem)
+            return ops.where(position >= 2, lowest, x)
+
+    search = Dead.from_config(make().get_config())
+    table = table_of(9)
+    table[:, :, END] = -50.0
+    step = table_step(table)
+    target_ids, scores, token_scores = run(search, step, [START], [9])
+    assert not target_ids.any() and not token_scores.any()
+    assert (scores == -np.inf).all()
+    target_ids, scores, _ = run(search, step, [START], [2])
+    assert target_ids.all() and np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("kind", [kt.GreedySearch, kt.Sampling])
+def test_who_chooses_what_is_forbidden_finds_no_target(kind):
+    class Ends(kind):
+        def choose(self, logits, position, problem):
+            chosen = super().choose(logits, position, problem)
+            return ops.where(position == 1, self.token_id, chosen)
+
+    search = Ends()
+    table = table_of(4)
+    table[:, :, END] = -50.0
+    for token_id, least, is_found in (
+        (END, 0, True),
+        (END, 3, False),
+        (0, 0, False),
+    ):
+        search.token_id = token_id
+        target_ids, scores, _ = run(
+            search,
+            table_step(table),
+            [START],
+            [4],
+            min_lengths=ops.array([least], "int32") if least else None,
+        )
+        assert np.isfinite(scores).all() == is_found
+        assert len(unpadded(target_ids[0, 0])) == (2 if is_found else 0)
+
+
+@pytest.mark.parametrize("ids", [[START], [START, 4], [4, 0]])
+def test_a_sequence_that_no_target_has_is_refused(ids):
+    search = kt.GreedySearch(forbidden_sequences=[[4, 5], ids])
+    message = r"`forbidden_sequences` must be of .* not \[0, 2\].*\[.*, which"
+    with pytest.raises(ValueError, match=message):
+        run(search, table_step(table_of(2)), [START], [2])
+
+
 def test_ngrams_longer_than_a_target_block_nothing():
     logits = ops.ones((1, 1, V))
     target_ids = ops.ones((1, 1, 4), "int32")
