@@ -1424,14 +1424,27 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
     assert losses(copied) == trained.losses
     for found, weight in zip(weights_in(copied), trained.weights, strict=True):
         np.testing.assert_array_equal(found, weight)
+    # Of the same weights, another search may have been saved since.
+    changed = kt.Translator.load(copied)
+    changed.search = kt.BeamSearch()
+    changed.save(copied, overwrite=True)
+    train(copied, text, trained.settings)
     # Another translator that was put there since is left alone.
-    old.save(copied, overwrite=True)
     old.model.set_weights([1 + weight for weight in trained.weights])
     old.save(copied, overwrite=True)
     before = weights_in(copied)
-    train(copied, text, trained.settings)
+    message = "run is not the one that this training saved, and would be repl"
+    for settings in (trained.settings, {**trained.settings, "epochs": 3}):
+        with pytest.raises(FileExistsError, match=message):
+            train(copied, text, settings)
     for found, weight in zip(weights_in(copied), before, strict=True):
         np.testing.assert_array_equal(found, weight)
+    for name in os.listdir(copied):
+        if name != "training":
+            os.remove(copied / name)
+    train(copied, text, {**trained.settings, "epochs": 3})
+    assert losses(copied)[:2] == trained.losses
+    assert len(weights_in(copied)) == len(trained.weights)
 
 
 @pytest.mark.parametrize(
@@ -1468,6 +1481,12 @@ def test_it_is_noted_which_epoch_the_translator_is_of(tmp_path, copied):
     translator.model.set_weights([2 * weight for weight in weights])
     translator.save(copied, overwrite=True)
     assert repr(folder.noted_translator()) == repr(second)
+    folder.note_saved()
+    assert repr(folder.noted_translator()) == repr(second)
+    translator.model.set_weights([3 * weight for weight in weights])
+    translator.save(copied, overwrite=True)
+    with pytest.raises(FileExistsError, match="run is not the one that this"):
+        folder.noted_translator()
     (copied / "translator.json").unlink()
     assert repr(folder.noted_translator()) == repr(second)  # it was there
     for damage in ("{", '{"row": 3, "before": {"sha256": ""}}'):

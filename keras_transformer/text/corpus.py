@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
+from keras_transformer.checks import check_integer
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
 from keras_transformer.text.segmentation import generator_of
@@ -112,11 +113,13 @@ class Corpus:
                 `keras.utils.set_random_seed` does.
             initial_epoch: How many orders to leave out at first.
         """
-        seed = int(generator_of(seed).integers(2**63))
+        if seed is None:
+            seed = int(generator_of(None).integers(2**63))
+        check_integer(seed=seed)
         epochs = itertools.count(initial_epoch)
 
         def make_generator():
-            return np.random.default_rng((seed, next(epochs)))
+            return np.random.default_rng((int(seed) % 2**64, next(epochs)))
 
         return self._assembled(
             tf.data.Dataset.range(1).flat_map(

@@ -330,20 +330,39 @@ class RunFolder:
         }
         write_file(self.path(SAVED), json.dumps(noted).encode() + b"\n")
 
+    def note_saved(self):
+        """Notes the weights of the translator that has been saved."""
+        noted = read_json(self.path(SAVED))
+        noted["sha256"] = self._weights_digest()
+        write_file(self.path(SAVED), json.dumps(noted).encode() + b"\n")
+
     def noted_translator(self) -> dict | None:
         """The row of the epoch whose translator is here, or was.
 
         The one that was noted last, unless it has not replaced the one before.
         `None` if there is none of this training, or no readable note.
+
+        Raises:
+            FileExistsError: If someone has put another translator here since.
         """
+        found = self._weights_digest()
         try:
             noted = read_json(self.path(SAVED))
             row, before = noted["row"], noted["before"]
-            if before["sha256"] == self._weights_digest():
+            if before["sha256"] == found:
                 row = before["row"]
-            return None if row is None else {**row, "epoch": int(row["epoch"])}
+            # Without a digest if the process ended before it was noted.
+            saved = (None, before["sha256"], noted.get("sha256", found))
+            row = None if row is None else {**row, "epoch": int(row["epoch"])}
         except (OSError, ValueError, KeyError, TypeError):
             return None
+        if found not in saved:
+            raise FileExistsError(
+                f"The translator in {self.output} is not the one that this "
+                "training saved, and would be replaced. Move its files, all "
+                "but the folder `training`, elsewhere to go on."
+            )
+        return row
 
     def _weights_digest(self):
         try:

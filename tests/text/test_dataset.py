@@ -283,6 +283,17 @@ def test_order_of_a_pass_follows_from_seed_and_number(corpus):
         assert sorted(pairs_in(other)) == sorted(first)
 
 
+def test_epochs_of_a_dataset_are_those_of_the_command(corpus):
+    shuffled = corpus.shuffled(5, initial_epoch=2)
+    for number in (2, 3):
+        assert pairs_in(shuffled) == pairs_in(one_pass(corpus, 5, number))
+    assert pairs_in(corpus.shuffled(np.int64(-5))) == pairs_in(
+        corpus.shuffled(-5)
+    )
+    with pytest.raises(TypeError, match="`seed` must be an integer.*2.5"):
+        corpus.shuffled(2.5)
+
+
 def test_a_stretch_of_batches_begins_and_ends_anywhere(corpus):
     of_pass = corpus.num_batches()
     assert of_pass > 13
