@@ -64,4 +64,4 @@ reference: $(VENV)/installed
 	@echo "Written: open $(REFERENCE)/keras_transformer.html in a browser."
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(REFERENCE)

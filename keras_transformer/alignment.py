@@ -44,10 +44,11 @@ class Alignment(NamedTuple):
         ]
 
     def words(self) -> "Alignment":
-        """The same of words, as spaces separate them in both texts.
+        """Joins pieces to the words that spaces separate.
 
         A word looks where its pieces look on average, and gets what its pieces
-        get in sum. Text without spaces is one word.
+        get in sum. A piece with a space inside belongs to one word, as does
+        text without spaces; pieces of single bytes stay as they are written.
 
         Returns:
             An `Alignment` with words as its pieces, the end token as before.

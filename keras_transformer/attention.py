@@ -21,9 +21,9 @@ from keras_transformer.tensorflow_only.products import small_product
 from keras_transformer.tensorflow_only.products import small_softmax
 
 # Added to the score of a key that may not be attended to. Finite, so that a row
-# with nothing to attend to becomes some average instead of NaN; far below any
-# score, also of inputs that nothing has normalised, so that its weight is
-# exactly 0 elsewhere.
+# with nothing to attend to becomes some average instead of NaN; far below the
+# scores of inputs up to 1e14, normalised or not, so that its weight is exactly
+# 0 elsewhere.
 MASKED_SCORE = -1e30
 
 

@@ -464,6 +464,7 @@ class Decoder(Layer):
     ):
         check_flag(return_attention_scores=return_attention_scores)
         _check_encoded(encoded)
+        check_axes("encoded", encoded, (3,), "(B, S, D)")
         # Once for all layers: outside of graphs, their numbers are looked at.
         padding_mask = as_padding_mask(
             "padding_mask",
@@ -591,11 +592,11 @@ class Decoder(Layer):
         """
         keys, _ = cache[0]
         num_slots = inputs.shape[1]
-        if ancestry is None and num_slots != 1:
+        if ancestry is None and num_slots not in (None, 1):
             raise ValueError(
-                "`ancestry` must be given for more than one slot: each would "
-                f"attend to all of them. Received: ancestry=None, {num_slots} "
-                "slots."
+                "`ancestry` must be given for more than one slot, as each "
+                "hypothesis would attend to the tokens of all. Received: "
+                f"ancestry=None, {num_slots} slots."
             )
         first_position = past_length(past, num_slots)  # of the cache
         visible = _visible(position, keys, num_slots, ancestry, first_position)

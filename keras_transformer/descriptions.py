@@ -9,7 +9,7 @@ from keras_transformer.search import Search
 from keras_transformer.transformer import Transformer
 
 # Values that are compared as they are.
-PLAIN = (bool, int, float, str)
+PLAIN = (bool, int, float, str, tuple, list, type(None))
 
 
 def check_describable(model):
@@ -79,15 +79,21 @@ def deserialized(kind: type, description: dict, origin: str):
 def check_comes_back(search, description):
     """Raises `ValueError` unless a search is recreated with its arguments.
 
+    Those are compared that are attributes of plain values.
+
     Args:
         search: The `Search`.
         description: As Keras has serialised it.
     """
     made = deserialized(Search, description, "`search`")
-    # A subclass may have attributes of another kind as well.
-    for name in inspect.signature(type(search)).parameters:
-        value, found = (vars(x).get(name) for x in (search, made))
-        if isinstance(value, PLAIN) and value != found:
+    names = {
+        name
+        for kind in type(search).__mro__
+        for name in inspect.signature(kind.__init__).parameters
+    }
+    for name in sorted(names & {*vars(search)}):
+        value, found = vars(search)[name], vars(made).get(name)
+        if isinstance(value, PLAIN) and repr(value) != repr(found):
             raise ValueError(
                 "`search` must have a `get_config` with all its arguments. "
                 f"Received: a {type(search).__name__} with {name}={value!r}, "

@@ -171,7 +171,9 @@ def _checked_inputs(
         model, "source_ids", source_ids, model.source_vocabulary_size
     )
     check_limits(min_length, max_length)
-    search.check_vocabulary(model.vocabulary_size)
+    search.check_vocabulary(
+        model.vocabulary_size, never=(PAD_TOKEN_ID, model.start_token_id)
+    )
     rows = len(source_ids)
     inputs = {"source_ids": source_ids}
     if max_length is not None:

@@ -98,6 +98,10 @@ def as_padding_mask(name, mask, sizes):
         name: What a message calls it.
         mask: Tensor, or `None`.
         sizes: `(B, S)`, `None` where one is not known.
+
+    Raises:
+        TypeError: As `combine_masks`.
+        ValueError: As `combine_masks`.
     """
     if mask is None:
         return None
@@ -112,6 +116,10 @@ def as_attention_mask(mask, sizes):
     Args:
         mask: Tensor `(B, T, S)` or `(T, S)`, or `None`.
         sizes: `(B, T, S)`, `None` where one is not known.
+
+    Raises:
+        TypeError: As `combine_masks`.
+        ValueError: As `combine_masks`.
     """
     if mask is None:
         return None

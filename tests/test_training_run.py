@@ -1433,7 +1433,7 @@ def test_a_translator_that_its_checkpoint_came_before_is_made_up_for(
     old.model.set_weights([1 + weight for weight in trained.weights])
     old.save(copied, overwrite=True)
     before = weights_in(copied)
-    message = "run is not the one that this training saved, and would be repl"
+    message = "run is not the one that this training saved, and a further ep"
     for settings in (trained.settings, {**trained.settings, "epochs": 3}):
         with pytest.raises(FileExistsError, match=message):
             train(copied, text, settings)
@@ -1481,17 +1481,19 @@ def test_it_is_noted_which_epoch_the_translator_is_of(tmp_path, copied):
     translator.model.set_weights([2 * weight for weight in weights])
     translator.save(copied, overwrite=True)
     assert repr(folder.noted_translator()) == repr(second)
-    folder.note_saved()
-    assert repr(folder.noted_translator()) == repr(second)
+    folder.check_translator()  # notes what it finds
     translator.model.set_weights([3 * weight for weight in weights])
     translator.save(copied, overwrite=True)
     with pytest.raises(FileExistsError, match="run is not the one that this"):
-        folder.noted_translator()
+        folder.check_translator()
+    assert repr(folder.noted_translator()) == repr(second)
     (copied / "translator.json").unlink()
     assert repr(folder.noted_translator()) == repr(second)  # it was there
-    for damage in ("{", '{"row": 3, "before": {"sha256": ""}}'):
+    folder.check_translator()
+    for damage in ("{", '{"row": 3, "before": {"sha256": ""}}', "[3]"):
         (copied / "training/saved.json").write_text(damage)
         assert folder.noted_translator() is None
+        folder.check_translator()
     assert RunFolder(os.fspath(tmp_path / "none")).noted_translator() is None
 
 

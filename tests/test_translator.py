@@ -1055,6 +1055,12 @@ class SearchWithDefaults(kt.GreedySearch):
 
 
 @keras.saving.register_keras_serializable(package="tests")
+class SearchWithNothing(SearchWithDefaults):
+    def get_config(self):
+        return {}
+
+
+@keras.saving.register_keras_serializable(package="tests")
 class SearchWithItsConfig(SearchWithDefaults):
     def get_config(self):
         return {**super().get_config(), "margin": self.margin}
@@ -1097,6 +1103,10 @@ def test_a_search_must_come_back_to_be_saved(tokenizer, tmp_path):
     assert kt.Translator.load(tmp_path / "saved").search.margin == 2
     translator.search = SearchWithDefaults()
     translator.save(tmp_path / "others")
+    translator.search = SearchWithNothing(forbidden_token_ids=[4])
+    message = r"SearchWithNothing with forbidden_token_ids=\(4,\), .*=\(\)"
+    with pytest.raises(ValueError, match=message):
+        translator.save(tmp_path / "others", overwrite=True)
     translator.search = SearchWithDefaults(margin=2.5)
     message = (
         "`search` must have a `get_config` .*SearchWithDefaults with margin=2.5"

@@ -23,7 +23,9 @@ def align(
     target: Annotated[Path, path_argument(help="Translation, line by line.")],
     pieces: Annotated[
         bool,
-        typer.Option("--pieces", help="Print the pieces before the links."),
+        typer.Option(
+            "--pieces", help="Print pieces, or words, before the links."
+        ),
     ] = False,
     words: Annotated[
         bool,

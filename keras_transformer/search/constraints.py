@@ -15,6 +15,9 @@ from keras_transformer.tensors.slices import take
 # over a target stay finite; far below any real logit.
 IMPOSSIBLE = -1e9
 
+# The largest logit, or score with one, of a token that was forbidden.
+MOST_IMPOSSIBLE = IMPOSSIBLE / 2
+
 # Up to this size of n-grams, a graph compares their tokens without a loop.
 MOST_UNROLLED = 8
 
@@ -28,7 +31,7 @@ MOST_COST = 1e2
 
 def is_possible(logits):
     """Whether logits, or scores with them, are of what may be chosen."""
-    return ops.greater(logits, IMPOSSIBLE / 2)
+    return ops.greater(logits, MOST_IMPOSSIBLE)
 
 
 def scale_used(logits, target_ids, penalty):

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_transformer.checks import check_axes
 from keras_transformer.checks import check_same_sizes
-from keras_transformer.search.constraints import IMPOSSIBLE
+from keras_transformer.search.constraints import MOST_IMPOSSIBLE
 from keras_transformer.search.logits import log_probabilities
 from keras_transformer.search.screening import ScreenedLogits
 from keras_transformer.search.screening import best_tokens
@@ -37,9 +37,10 @@ class IndependentSearch(Search):
             problem: The `Problem`.
 
         Returns:
-            The ids of the tokens, int32 `(B, W)`, in `[0, V)`. Others are a
-            `TypeError`, and other shapes a `ValueError`. A target that gets a
-            token which it may not have, such as padding, is not found.
+            The ids of the tokens, int32 `(B, W)`, in `[0, V)`, which is not
+            checked; another dtype is a `TypeError`, another shape a
+            `ValueError`. A target that gets a token which it may not have, such
+            as padding, is not found.
         """
 
     def start(self, problem):
@@ -68,10 +69,13 @@ class IndependentSearch(Search):
         )
         done, exists = state.done, state.exists
         if self._may_run_out(problem):
-            # So that NaN is no such token, but found in the target.
-            fits = ops.logical_not(ops.less_equal(value, IMPOSSIBLE / 2))
-            exists = ops.logical_and(exists, ops.logical_or(done, fits))
-            done = ops.logical_or(done, ops.logical_not(fits))
+            # Not by the opposite, which is false for NaN: that goes on, and
+            # `generate` finds it.
+            has_failed = ops.logical_and(
+                ops.logical_not(done), ops.less_equal(value, MOST_IMPOSSIBLE)
+            )
+            exists = ops.logical_and(exists, ops.logical_not(has_failed))
+            done = ops.logical_or(done, has_failed)
         token_scores = state.token_scores
         if problem.needs_scores:
             token_scores = write_column(
@@ -119,16 +123,17 @@ class IndependentSearch(Search):
         allowed = constrain(logits)
         chosen = self.choose(allowed, position, problem)
         token_ids = _as_ids(chosen, allowed.shape[:2])
-        # `constrain` has left the forced token alone; a `choose` of one's own
-        # may still take another.
+        value = pick(allowed, token_ids)
+        # Whatever a `choose` or a `constrain` of one's own makes of it.
         if problem.prefix_ids is not None:
             forced = ops.expand_dims(problem.forced_ids(position), 1)
             is_free = ops.equal(forced, PAD_TOKEN_ID)
             token_ids = ops.where(is_free, token_ids, forced)
+            value = ops.where(is_free, value, 0.0)
         gained = None
         if problem.needs_scores:
             gained = log_probabilities(logits, token_ids)
-        return token_ids, pick(allowed, token_ids), gained
+        return token_ids, value, gained
 
     def _may_run_out(self, problem):
         """Whether a target may get a token that it may not have.

@@ -69,7 +69,8 @@ class Search(abc.ABC):
         forbidden_token_ids: Tokens never to choose, such as the unknown one;
             models forbid padding and the start token anyway.
         forbidden_sequences: Sequences of ids that must not occur in a target,
-            but in a prefix of it.
+            but in a prefix of it. Models refuse those with padding or the start
+            token, which no target has.
 
     Raises:
         TypeError: If an argument is of the wrong kind.
@@ -239,16 +240,32 @@ class Search(abc.ABC):
         """Makes the search from `get_config`."""
         return cls(**config)
 
-    def check_vocabulary(self, size: int):
-        """Raises `ValueError` if a forbidden token is not one of `size`."""
+    def check_vocabulary(self, size: int, never=()):
+        """Raises `ValueError` if no target has a token that is forbidden.
+
+        Args:
+            size: Size `V` of the vocabulary.
+            never: Ids in it that no target has, such as padding; they are
+                checked for in sequences, which then would forbid nothing.
+        """
         check_ids_in_range(
             "forbidden_token_ids", self.forbidden_token_ids, size
         )
         ids = [*itertools.chain(*self.forbidden_sequences)]
         check_ids_in_range("forbidden_sequences", ids, size)
+        for sequence in self.forbidden_sequences:
+            if not {*sequence}.isdisjoint(never):
+                raise ValueError(
+                    "`forbidden_sequences` must not have ids that no target "
+                    f"has, which are {[*never]}. Received: "
+                    f"forbidden_sequences with {[*sequence]}."
+                )
 
     def constrain(self, logits, target_ids, position, problem):
         """Lowers the logits of tokens that must not follow.
+
+        By a billion, or to negative infinity: a target whose tokens all are so
+        low is not found.
 
         Args:
             logits: Float32 tensor `(B, W, V)`.
@@ -264,7 +281,7 @@ class Search(abc.ABC):
                 sequence has one that no target has.
         """
         size = logits.shape[-1]
-        self.check_vocabulary(size)
+        self.check_vocabulary(size, problem.forbidden_token_ids)
         x = logits
         if self.repetition_penalty != 1:
             x = scale_used(x, target_ids, self.repetition_penalty)
@@ -288,14 +305,6 @@ class Search(abc.ABC):
         check_ids_in_range(
             "forbidden_token_ids", problem.forbidden_token_ids, size
         )
-        for ids in self.forbidden_sequences:
-            if not {*ids}.isdisjoint(problem.forbidden_token_ids):
-                raise ValueError(
-                    "`forbidden_sequences` must be of tokens that a target may "
-                    f"have, not {[*problem.forbidden_token_ids]}, such as "
-                    f"padding. Received: forbidden_sequences with {[*ids]}, "
-                    "which forbids nothing."
-                )
         bias = np.zeros(size, "float32")
         bias[never] = IMPOSSIBLE
         bias = ops.convert_to_tensor(bias)

@@ -7,10 +7,9 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.checks import check_integer
 from keras_transformer.special_tokens import PAD_TOKEN_ID
 from keras_transformer.special_tokens import UNKNOWN_TOKEN_ID
-from keras_transformer.text.segmentation import generator_of
+from keras_transformer.text.segmentation import seed_or_random
 
 # Batches assembled at a time, and batches that wait for `fit`: a batch takes
 # milliseconds, less than a training step.
@@ -109,17 +108,19 @@ class Corpus:
         """The batches, in a new order each time they are iterated.
 
         Args:
-            seed: The same seed gives the same orders; with `None`, that of
-                `keras.utils.set_random_seed` does.
+            seed: The same seed gives the same orders, which are those of
+                `stretch`; with `None`, that of `keras.utils.set_random_seed`
+                does.
             initial_epoch: How many orders to leave out at first.
+
+        Raises:
+            TypeError: If the seed is not an integer.
         """
-        if seed is None:
-            seed = int(generator_of(None).integers(2**63))
-        check_integer(seed=seed)
+        seed = seed_or_random(seed)
         epochs = itertools.count(initial_epoch)
 
         def make_generator():
-            return np.random.default_rng((int(seed) % 2**64, next(epochs)))
+            return np.random.default_rng((seed, next(epochs)))
 
         return self._assembled(
             tf.data.Dataset.range(1).flat_map(

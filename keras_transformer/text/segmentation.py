@@ -14,8 +14,8 @@ from keras_transformer.checks import check_integer
 MOST_SEGMENTATIONS = 64
 
 
-def generator_of(seed: int | None) -> np.random.Generator:
-    """Makes a generator; without a seed, `keras.utils` can make it repeatable.
+def seed_or_random(seed: int | None) -> int:
+    """A seed as NumPy takes it; `keras.utils` can make `None` repeatable.
 
     Raises:
         TypeError: If the seed is not an integer.
@@ -23,7 +23,12 @@ def generator_of(seed: int | None) -> np.random.Generator:
     if seed is None:
         seed = random.randrange(2**63)
     check_integer(seed=seed)
-    return np.random.default_rng(int(seed) % 2**64)
+    return int(seed) % 2**64
+
+
+def generator_of(seed: int | None) -> np.random.Generator:
+    """Makes a generator; see `seed_or_random`."""
+    return np.random.default_rng(seed_or_random(seed))
 
 
 def draw_segmentations(

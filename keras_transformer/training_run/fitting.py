@@ -181,6 +181,7 @@ class Fitting:
             self.folder.check_in_place()
             self.folder.note_translator(row, before=history.saved)
             self.translator.save(self.folder.output, overwrite=True)
+            self.folder.check_in_place()
             self.folder.note_saved()
         history.saved = row
 

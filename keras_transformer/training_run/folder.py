@@ -331,9 +331,14 @@ class RunFolder:
         write_file(self.path(SAVED), json.dumps(noted).encode() + b"\n")
 
     def note_saved(self):
-        """Notes the weights of the translator that has been saved."""
+        """Notes the weights of the translator that has been saved.
+
+        Raises:
+            OSError: If there is no note, or no translator.
+            ValueError: If one of them is damaged.
+        """
         noted = read_json(self.path(SAVED))
-        noted["sha256"] = self._weights_digest()
+        noted["sha256"] = weights_digest(self.output)
         write_file(self.path(SAVED), json.dumps(noted).encode() + b"\n")
 
     def noted_translator(self) -> dict | None:
@@ -341,28 +346,37 @@ class RunFolder:
 
         The one that was noted last, unless it has not replaced the one before.
         `None` if there is none of this training, or no readable note.
+        """
+        try:
+            noted = read_json(self.path(SAVED))
+            row, before = noted["row"], noted["before"]
+            if before["sha256"] == self._weights_digest():
+                row = before["row"]
+            return None if row is None else {**row, "epoch": int(row["epoch"])}
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
-        Raises:
-            FileExistsError: If someone has put another translator here since.
+    def check_translator(self):
+        """Raises `FileExistsError` if another translator was put here.
+
+        One that can be read, beside a note that can.
         """
         found = self._weights_digest()
         try:
             noted = read_json(self.path(SAVED))
-            row, before = noted["row"], noted["before"]
-            if before["sha256"] == found:
-                row = before["row"]
-            # Without a digest if the process ended before it was noted.
-            saved = (None, before["sha256"], noted.get("sha256", found))
-            row = None if row is None else {**row, "epoch": int(row["epoch"])}
+            before, saved = noted["before"]["sha256"], noted.get("sha256")
         except (OSError, ValueError, KeyError, TypeError):
-            return None
-        if found not in saved:
-            raise FileExistsError(
-                f"The translator in {self.output} is not the one that this "
-                "training saved, and would be replaced. Move its files, all "
-                "but the folder `training`, elsewhere to go on."
-            )
-        return row
+            return
+        if found in (None, before, saved):
+            return
+        if saved is None:  # the process ended before it could note it
+            self.note_saved()
+            return
+        raise FileExistsError(
+            f"The translator in {self.output} is not the one that this "
+            "training saved, and a further epoch may replace it. Move its "
+            "files, all but the folder `training`, elsewhere to go on."
+        )
 
     def _weights_digest(self):
         try:

@@ -215,6 +215,7 @@ class TrainingRun:
             self.folder.check_writable()
             # The lock marks the folder as ours.
             stack.enter_context(self.folder.locked())
+            self.folder.check_translator()
         else:
             if resume:
                 raise ValueError(

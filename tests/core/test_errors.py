@@ -1338,7 +1338,7 @@ def test_slots_of_a_step_need_their_ancestry():
         decoder.start_cache(B, T, num_slots=2),
         decoder.encoded_cache(np.ones((B, S, D), "float32")),
     )
-    message = "`ancestry` must be given for more than one slot: .*None, 2 slots"
+    message = "`ancestry` must be given for more than one slot, .*None, 2 slots"
     with pytest.raises(ValueError, match=message):
         decoder.step(*arguments)
     decoder.step(*arguments, ancestry=np.zeros((B, 2, T), "int32"))

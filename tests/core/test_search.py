@@ -794,6 +794,34 @@ def test_a_constraint_of_a_user_may_leave_no_target(make, lowest):
 
 
 @pytest.mark.parametrize("kind", [kt.GreedySearch, kt.Sampling])
+def test_a_prefix_is_kept_whatever_is_constrained(kind):
+    class Narrow(kind):
+        def constrain(self, logits, target_ids, position, problem):
+            x = super().constrain(logits, target_ids, position, problem)
+            return ops.where(ops.arange(V) == 1, x, float("-inf"))
+
+    target_ids, scores, _ = run(
+        Narrow(),
+        table_step(table_of(4)),
+        [START],
+        [4],
+        prefix_ids=ops.array([[5, 4, 0, 0]], "int32"),
+    )
+    assert target_ids[0, 0].tolist() == [5, 4, 1, 1]
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("kind", [kt.GreedySearch, kt.Sampling])
+def test_logits_that_are_no_numbers_are_no_constraint(kind):
+    table = table_of(4)
+    table[:, :, END] = -50.0
+    table[2] = np.nan
+    options = {"forbidden_token_ids": (4,)}
+    found = run_traced(kind, options, table, (START,), (4,))
+    assert np.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("kind", [kt.GreedySearch, kt.Sampling])
 def test_who_chooses_what_is_forbidden_finds_no_target(kind):
     class Ends(kind):
         def choose(self, logits, position, problem):
@@ -823,7 +851,7 @@ def test_who_chooses_what_is_forbidden_finds_no_target(kind):
 @pytest.mark.parametrize("ids", [[START], [START, 4], [4, 0]])
 def test_a_sequence_that_no_target_has_is_refused(ids):
     search = kt.GreedySearch(forbidden_sequences=[[4, 5], ids])
-    message = r"`forbidden_sequences` must be of .* not \[0, 2\].*\[.*, which"
+    message = r"`forbidden_sequences` must not have .*are \[0, 2\].* \["
     with pytest.raises(ValueError, match=message):
         run(search, table_step(table_of(2)), [START], [2])
 
