@@ -427,6 +427,7 @@ class Transformer(Freezable, keras.Model):
         super().set_weights(weights)
 
     def __call__(self, inputs, *args, **kwargs):
+        check_not_forked()
         # Before other arguments are matched.
         return super().__call__(_with_ids(inputs), *args, **kwargs)
 
@@ -682,6 +683,8 @@ class Transformer(Freezable, keras.Model):
             capacity.
 
         Raises:
+            RuntimeError: If this is the fork of a process that had a model, in
+                which TensorFlow would wait for ever.
             TypeError: If `search` is not a search, or the ids are a symbolic
                 tensor of Keras.
             ValueError: If `max_lengths` are given without `capacity`.
@@ -692,6 +695,7 @@ class Transformer(Freezable, keras.Model):
                 "one of a functional model. Call `search` in the `call` of a "
                 "layer of your own."
             )
+        check_not_forked()
         search = search_or_greedy(search)
         if max_lengths is not None and capacity is None:
             raise ValueError(

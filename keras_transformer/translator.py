@@ -31,6 +31,7 @@ from keras_transformer.pieces import end_targets
 from keras_transformer.search import Search
 from keras_transformer.search import search_or_greedy
 from keras_transformer.system.progress import with_progress
+from keras_transformer.tensorflow_only.forks import check_not_forked
 from keras_transformer.tensorflow_only.graphs import check_is_tensorflow
 from keras_transformer.tensorflow_only.threads import batches_at_once
 from keras_transformer.text.tokenizer import Tokenizer
@@ -506,7 +507,8 @@ class Translator:
                 is a SavedModel and `overwrite`; or if it is the current folder,
                 or one above it.
             OSError: If no folder may be made there.
-            RuntimeError: If Keras does not run on TensorFlow.
+            RuntimeError: If Keras does not run on TensorFlow, or this is the
+                fork of a process that had a model.
             TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If a weight is not a finite number, a tokenizer is of a
                 class of its own, or TensorFlow could not read a folder of that
@@ -514,6 +516,7 @@ class Translator:
         """
         check_flag(overwrite=overwrite)
         check_is_tensorflow("A SavedModel")
+        check_not_forked()
         self._check_tokenizers()
         from keras_transformer.serving.saved_model import export_saved_model
 
@@ -594,8 +597,9 @@ class Translator:
         Raises:
             FileExistsError: If there is such a file, unless `overwrite`.
             OSError: If no file may be written there.
-            RuntimeError: If Keras does not run on TensorFlow, or a search or
-                model of one's own has operations that LiteRT does not.
+            RuntimeError: If Keras does not run on TensorFlow, a search or model
+                of one's own has operations that LiteRT does not, or this is the
+                fork of a process that had a model.
             TypeError: If `source_length` is not an integer, or a flag is not
                 `True` or `False`.
             ValueError: If there is no such quantization, `source_length` is
@@ -606,6 +610,7 @@ class Translator:
                 LoRA or an activation that is not registered.
         """
         check_is_tensorflow("A LiteRT file")
+        check_not_forked()
         self._check_tokenizers()
         from keras_transformer.serving.litert import export_litert
 
@@ -656,6 +661,7 @@ class Translator:
                 if it is the current folder, or one above it.
             ImportError: If ctranslate2 is not installed.
             OSError: If no folder may be made there.
+            RuntimeError: If this is the fork of a process that had a model.
             TypeError: If `overwrite` is not `True` or `False`.
             ValueError: If CTranslate2 has no such model: for an activation that
                 it does not compute, heads of another size than `hidden_dim /
@@ -679,6 +685,7 @@ class Translator:
         >>> translations = [target.decode(one.hypotheses[0]) for one in results]
         """
         check_flag(overwrite=overwrite)
+        check_not_forked()
         self._check_tokenizers()
         from keras_transformer.serving.ctranslate2 import export_ctranslate2
 

@@ -46,9 +46,11 @@ class Workers:
         """Yields an interpreter that no other thread uses meanwhile.
 
         Raises:
-            RuntimeError: If this is the fork of a process, and the file is not
-                the one that was loaded there.
+            RuntimeError: If the file was written to since it was loaded; or if
+                this is the fork of a process, and the file is not the one that
+                was loaded there.
         """
+        self._check_not_written_to()
         with self._lock:
             if self._idle is None:
                 if self._file != _identity(self._path):
@@ -63,6 +65,21 @@ class Workers:
             yield interpreter
         finally:
             idle.put(interpreter)
+
+    def _check_not_written_to(self):
+        """Raises `RuntimeError` if the file itself has other content by now.
+
+        LiteRT has it mapped into memory, so that its weights would be those of
+        both. Another file of that name changes nothing.
+        """
+        loaded, found = self._file, _identity(self._path)
+        is_same_file = loaded and found and loaded[0] == found[0]
+        if is_same_file and loaded != found:
+            raise RuntimeError(
+                f"{self._path!r} was written to since it was loaded. Load it "
+                "again. To replace a file in use, write another one beside it, "
+                "and rename that."
+            )
 
     def leave_to_parent(self):
         """Forgets, in a fork, the interpreters of its parent."""

@@ -5,6 +5,8 @@ import os
 import pickle
 import signal
 
+import keras
+
 import keras_transformer as kt
 
 
@@ -23,16 +25,25 @@ if __name__ == "__main__":
         intermediate_dim=8,
     )
     translator = kt.Translator(model, tokenizer)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)  # if it waits for ever
-        try:
-            translator(["the cat"])
-        except RuntimeError as error:
-            os._exit("was forked" not in str(error))
-        os._exit(2)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, status
+    ids = keras.ops.array([[4, 5, 3]])
+    for compute in (
+        lambda: translator(["the cat"]),
+        lambda: translator.export_saved_model("saved_model"),
+        lambda: translator.export_litert("file.tflite"),
+        lambda: translator.export_ctranslate2("ctranslate2"),
+        lambda: model({"source_ids": ids, "target_ids": ids}),
+        lambda: model.search(ids),
+    ):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # if it waits for ever
+            try:
+                compute()
+            except RuntimeError as error:
+                os._exit("was forked" not in str(error))
+            os._exit(2)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         [found] = pool.map(translate, [pickle.dumps(translator)])
     assert found == translator(["the cat"])

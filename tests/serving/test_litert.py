@@ -1002,6 +1002,26 @@ def test_a_fork_needs_the_file_that_was_loaded(exported, tmp_path):
         run(["the cat"])
 
 
+def test_a_file_in_use_is_replaced_but_not_written_to(exported, tmp_path):
+    folder, _ = exported
+    path, other = tmp_path / "copy.tflite", tmp_path / "other.tflite"
+    shutil.copy(folder / "greedy.tflite", path)
+    shutil.copy(folder / "beam best 2.tflite", other)
+    run = kt.LiteRTTranslator(path)
+    expected = run(TEXTS)
+    os.replace(other, path)
+    assert run(TEXTS) == expected
+    run = kt.LiteRTTranslator(path)
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.write(path.read_bytes()[:4])
+    # Whatever the steps of the system's clock are.
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(RuntimeError, match="was written to since it was load"):
+        run(TEXTS)
+    assert kt.LiteRTTranslator(path)(TEXTS)
+
+
 def test_threads_are_few_enough_for_the_system(exported):
     folder, _ = exported
     message = "`num_threads` times `num_workers` must be at most 1024. Rec"
