@@ -200,17 +200,13 @@ class DecoderLayer(Layer):
         training=None,
         inputs_mask=None,
     ):
-        _check_encoded(encoded)
-        check_axes("encoded", encoded, (3,), "(B, S, D)")
         check_flag(return_attention_scores=return_attention_scores)
         check_known_width("inputs", inputs.shape, self.hidden_dim)
-        padding_mask = as_padding_mask(
-            "padding_mask",
+        padding_mask, encoded_mask = _as_masks(
+            inputs,
+            encoded,
             first_given(padding_mask, inputs_mask),
-            inputs.shape[:2],
-        )
-        encoded_mask = as_padding_mask(
-            "encoded_mask", encoded_mask, encoded.shape[:2]
+            encoded_mask,
         )
         x = inputs
         # 1. Self-attention over the target so far.
@@ -463,16 +459,12 @@ class Decoder(Layer):
         inputs_mask=None,
     ):
         check_flag(return_attention_scores=return_attention_scores)
-        _check_encoded(encoded)
-        check_axes("encoded", encoded, (3,), "(B, S, D)")
         # Once for all layers: outside of graphs, their numbers are looked at.
-        padding_mask = as_padding_mask(
-            "padding_mask",
+        padding_mask, encoded_mask = _as_masks(
+            inputs,
+            encoded,
             first_given(padding_mask, inputs_mask),
-            inputs.shape[:2],
-        )
-        encoded_mask = as_padding_mask(
-            "encoded_mask", encoded_mask, encoded.shape[:2]
+            encoded_mask,
         )
         # Layers of one's own need not have an argument that is not used.
         returned = (
@@ -655,6 +647,16 @@ def past_length(past, num_slots):
         return 0
     keys, _ = past[0]  # (B, N, W + L W, H)
     return size(keys, 2) // num_slots - 1
+
+
+def _as_masks(inputs, encoded, padding_mask, encoded_mask):
+    """Both masks as bools; raises unless they and `encoded` fit."""
+    _check_encoded(encoded)
+    check_axes("encoded", encoded, (3,), "(B, S, D)")
+    return (
+        as_padding_mask("padding_mask", padding_mask, inputs.shape[:2]),
+        as_padding_mask("encoded_mask", encoded_mask, encoded.shape[:2]),
+    )
 
 
 def _check_encoded(encoded):
